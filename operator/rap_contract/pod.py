@@ -1,0 +1,33 @@
+"""What a trainer pod and the operator agree on: environment, mounts, exit codes."""
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """Why `rap run` ended."""
+
+    DONE = 0
+    INVALID = 2
+    """Usage or an invalid job; a restart does not help."""
+    DATA_BUDGET = 3
+    """More bad records than the error budget allows."""
+    CHECKPOINT = 4
+    """No usable checkpoint, or it cannot be written."""
+    DIVERGED = 5
+    """NaN, Inf or normalized entropy above the limit."""
+    PEER_LOST = 6
+    """Another rank is gone; a restart helps."""
+    TERMINATED = 143
+    """Asked to stop; a checkpoint was written."""
+
+
+ENV_ATTEMPT = "RAP_ATTEMPT"
+"""Number of the attempt; fences checkpoint writes of an earlier one."""
+ENV_JOB_FILE = "RAP_JOB_FILE"
+"""Path of the job's YAML in the pod."""
+ENV_PLAN_FILE = "RAP_PLAN_FILE"
+"""Path of the plan's JSON in the pod."""
+JOB_MOUNT = "/etc/rap/job"
+PLAN_MOUNT = "/etc/rap/plan"
+SECRET_MOUNT = "/etc/rap/secrets"
+PORT_RENDEZVOUS = 29400

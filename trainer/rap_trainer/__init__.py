@@ -1,0 +1,1 @@
+"""The data plane: reads events, preprocesses, trains, checkpoints. Never imports kubernetes."""

@@ -1,0 +1,1 @@
+"""Sources of events: what all of them offer the training loop."""

@@ -1,0 +1,49 @@
+"""What the training loop asks of a source, whatever it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from rap_trainer.batch import Positions, RawBatch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offer:
+    """What one rank could train next; ranks exchange offers before each step."""
+
+    rows: int
+    """Rows this rank can deliver at once, at most what a full step takes."""
+    ended: bool = False
+    """Nothing will come after these rows."""
+
+
+class Source(Protocol):
+    """A stream of rows shared by the ranks of a job. Not thread-safe; prefetches by itself."""
+
+    def offer(self) -> Offer:
+        """What this rank has ready now; never blocks."""
+
+    def shares(self, offers: Sequence[Offer], *, flush: bool) -> tuple[int, ...] | None:
+        """Rows per rank of the next step, or None to wait. Pure: equal on all ranks for equal offers.
+
+        Without `flush` only a full step is taken; with it whatever all ranks have.
+        """
+
+    def take(self, shares: Sequence[int]) -> RawBatch:
+        """This rank's share of the next step. Raises DataBudgetExceeded, SourceError."""
+
+    def positions(self) -> Positions:
+        """Where this rank's part of the stream stands after all rows taken so far."""
+
+    def close(self) -> None:
+        """Stops readers; idempotent."""
+
+
+class SourceError(RuntimeError):
+    """The source cannot go on; the message names the place and what to do."""
+
+
+class DataBudgetExceeded(SourceError):
+    """More bad records than the job's error budget allows (exit code 3)."""
