@@ -38,7 +38,7 @@ class Feature(Model):
     """Input columns, patterns such as `cat_{0..25}` allowed; one feature each."""
     name: Name | None = None
     """Name of the feature; in a group of several columns it must hold `{column}`. Default: the column's name."""
-    ops: Annotated[list[OpSpec], Field(max_length=64)] = []  # type: ignore[valid-type]  # made at import
+    ops: Annotated[list[OpSpec], Field(max_length=64)] = []
     """The chain, first op first."""
     weights: Name | None = None
     """Column of weights that go with the ids of the lists; it may hold `{column}`."""

@@ -1,0 +1,1 @@
+"""Pure search over mappings and schedules: no clock, no randomness, no I/O."""

@@ -43,7 +43,8 @@ class _OneOp(Model):
 
     @property
     def op(self) -> Op:
-        return next(op for stem in OPS if (op := getattr(self, stem)) is not None)
+        given: Op = next(op for stem in OPS if (op := getattr(self, stem)) is not None)
+        return given
 
 
 _fields: dict[str, Any] = {

@@ -1,0 +1,70 @@
+# One entry for everything; `make help` lists it. Needs Python >= 3.11, git and make, nothing else.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+CACHE := $(or $(RAP_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/rap)
+UV_VERSION := 0.13.9
+# A uv of our own, so that a bare machine needs none and every machine runs the same one.
+UV := $(CACHE)/uv-$(UV_VERSION)/bin/uv
+PYTHON ?= python3
+EXTRAS := --extra operator --extra trainer-cpu
+RUN := $(UV) run --no-sync
+PYTEST := $(RUN) pytest
+# Tests of one machine run beside each other; the fixtures start their servers once a worker.
+WORKERS ?= 2
+
+.PHONY: help
+help: ## Lists the targets
+	@grep -hE '^[a-z][a-z-]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | awk -F'\t' '{printf "  make %-14s %s\n", $$1, $$2}'
+
+$(UV):
+	@echo "fetching uv $(UV_VERSION) into $(CACHE)"
+	@rm -rf $(CACHE)/uv-$(UV_VERSION)*
+	@$(PYTHON) -m pip install -q --disable-pip-version-check --no-warn-script-location \
+	  --root-user-action=ignore --target $(CACHE)/uv-$(UV_VERSION).partial uv==$(UV_VERSION)
+	@mv $(CACHE)/uv-$(UV_VERSION).partial $(CACHE)/uv-$(UV_VERSION)
+
+.PHONY: install
+install: $(UV) ## Makes .venv from the lock file (reused when it fits)
+	@$(UV) sync -q --frozen --python '>=3.11,<3.14' $(EXTRAS)
+
+.PHONY: demo
+demo: install ## The main job: trains on a growing stream for about a minute, survives a kill, writes a report
+	@$(RUN) python -m rap_trainer.demo
+
+.PHONY: servers
+servers: install ## Builds the servers the tests need into the cache (about 20 minutes once)
+	@$(RUN) python tests/servers/build.py all
+
+.PHONY: lint
+lint: install ## Format, lint, types and import contracts
+	@$(RUN) ruff format --check .
+	@$(RUN) ruff check .
+	@$(RUN) mypy
+	@$(RUN) lint-imports
+
+.PHONY: test
+test: install ## All tests but the long ones
+	@$(PYTEST) -m "not slow and not gpu" -n $(WORKERS) --dist loadscope -q
+
+.PHONY: test-kills
+test-kills: install ## kill -9 of a rank at 30 random steps: the model equals an uninterrupted run's
+	@$(PYTEST) -m "slow" tests/train -q
+
+.PHONY: test-gpu
+test-gpu: ## The tests that need a CUDA device, with the python that is active
+	@if $(PYTHON) -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' 2>/dev/null; \
+	then PYTHONPATH=operator:trainer $(PYTHON) -m pytest -m gpu -q -p no:cacheprovider; \
+	else echo "skipped: no CUDA device is visible to $(PYTHON)"; fi
+
+.PHONY: check
+check: lint test ## Everything a change must pass
+
+.PHONY: bench
+bench: install ## Benchmarks that run on a CPU, one JSON line a result
+	@for program in file_bench ops_bench runtime_bench; do $(UV) run --no-sync --group bench python trainer/benchmarks/$$program.py; done
+
+.PHONY: clean
+clean: ## Removes what a build left in the tree
+	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .demo dist build
