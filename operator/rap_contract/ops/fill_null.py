@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from rap_contract.ops.base import Op, OpError
-from rap_contract.types import ValueType
+from rap_contract.types import Dtype, ValueType
+
+FLOAT32_MAX = (2 - 2**-23) * 2.0**127  # largest finite IEEE 754 binary32
 
 
 class FillNull(Op):
-    """Nulls become `value`, cast to the column's type."""
+    """Nulls become `value`, cast to the column's type; a null list becomes a list of one `value`."""
 
     stem: ClassVar[str] = "fill_null"
     value: float | int
@@ -20,18 +22,17 @@ class FillNull(Op):
 
     def output(self, value: ValueType, references: Mapping[str, ValueType]) -> ValueType:
         del references
+        filled = value.with_(nullable=False, width=value.width if not value.nullable or value.width == 1 else None)
         if not value.dtype.is_integer:
-            return value.with_(nullable=False)
+            if value.dtype is Dtype.FLOAT32 and abs(self.value) > FLOAT32_MAX:
+                raise OpError(f"value {self.value} does not fit {value}", f"give a number within {FLOAT32_MAX:.6g}")
+            return filled
         if self.nan:
             raise OpError(f"nan: true needs a float column, this one is {value}", "remove `nan`")
-        if self.value != int(self.value):
-            raise OpError(f"{self.value} does not fit {value}", "give a whole number")
-        filler = int(self.value)
-        low, high = value.dtype.integer_bounds
-        if not low <= filler <= high:
-            raise OpError(f"{filler} does not fit {value}", f"give a number from {low} to {high}")
-        return value.with_(
-            nullable=False,
+        filler = self.whole("value", self.value, value)
+        if not value.nullable:
+            return filled
+        return filled.with_(
             low=None if value.low is None else min(value.low, filler),
             high=None if value.high is None else max(value.high, filler),
         )

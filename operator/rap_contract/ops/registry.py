@@ -12,7 +12,7 @@ from pydantic import Field, create_model, model_validator
 from rap_contract.model import Model
 from rap_contract.ops.base import Op
 
-_NOT_OPS = {"base", "registry"}
+_NOT_OPS = {"base", "lists", "registry"}
 
 
 def _discover() -> dict[str, type[Op]]:

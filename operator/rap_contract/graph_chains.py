@@ -1,0 +1,174 @@
+"""Chains of ops become nodes of a graph, each typed; equal prefixes become the same nodes.
+
+Follows references from feature to feature and finds cycles. Knows nothing of tables or the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from rap_contract.features import Feature
+from rap_contract.graph_names import Named, suggest
+from rap_contract.graph_values import Node, Nulls
+from rap_contract.ops import Op, OpError
+from rap_contract.problem import Path, Problem
+from rap_contract.types import Dtype, ValueType
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A problem of one feature; equal faults of a group's columns are reported together."""
+
+    problem: Problem
+    column: str
+
+
+class _Broken(Exception):
+    """The chain cannot be typed further; its fault is recorded already."""
+
+
+class Chains:
+    """Builds the nodes of all features. Use `node_of` for each, then read `nodes` and `faults`."""
+
+    def __init__(self, columns: Mapping[str, ValueType], groups: Sequence[Feature], features: Sequence[Named]) -> None:
+        self.nodes: list[Node] = []
+        self.faults: list[Fault] = []
+        self._columns = columns
+        self._groups = groups
+        self._by_name = {feature.name: feature for feature in reversed(features)}
+        self._known: dict[tuple[object, ...], int] = {}
+        self._done: dict[Named, int | None] = {}
+        self._open: list[Named] = []
+
+    def node_of(self, feature: Named) -> Node | None:
+        """The node with the feature's value, or None if its chain has a fault."""
+        if feature not in self._done:
+            self._open.append(feature)
+            try:
+                self._done[feature] = self._chain(feature).index
+            except _Broken:
+                self._done[feature] = None
+            self._open.pop()
+        index = self._done[feature]
+        return None if index is None else self.nodes[index]
+
+    def _chain(self, feature: Named) -> Node:
+        group = self._groups[feature.group]
+        node = self._column(feature, group)
+        for place, step in enumerate(group.ops):
+            op: Op = step.op if feature.rows is None else step.op.with_table_rows(feature.rows)
+            path: Path = (*feature.path, "ops", place, op.yaml_name())
+            node = self._apply(feature, node, op, path)
+        return self._collapsed(node, group.nulls)
+
+    def _column(self, feature: Named, group: Feature) -> Node:
+        value = self._columns.get(feature.column)
+        if value is None:
+            path = (*feature.path, "columns")
+            raise self._fault(feature, path, f"unknown column {feature.column}", suggest(feature.column, self._columns))
+        if feature.weights is not None:
+            path = (*feature.path, "weights")
+            weights = self._columns.get(feature.weights)
+            if weights is None:
+                hint = suggest(feature.weights, self._columns)
+                raise self._fault(feature, path, f"unknown column {feature.weights}", hint)
+            if not weights.is_list or weights.dtype is not Dtype.FLOAT32:
+                message = f"weights {feature.weights} are {weights}"
+                raise self._fault(feature, path, message, "declare the column as list<float32>")
+            if not value.is_list:
+                message = f"{value} {feature.column} cannot carry weights"
+                raise self._fault(feature, path, message, f"declare {feature.column} as list<{value.dtype}>")
+            if group.table is None:
+                raise self._fault(feature, path, "a dense feature has no use for weights", "remove `weights`")
+        weighted = feature.weights is not None
+        return self._node(Node(index=0, type=value, column=feature.column, weights=feature.weights, weighted=weighted))
+
+    def _apply(self, feature: Named, node: Node, op: Op, path: Path) -> Node:
+        """The node of `op` applied to `node`."""
+        nulls = self._groups[feature.group].nulls
+        given = {"": node, **{name: self._reference(feature, name, op, path) for name in op.references()}}
+        partners = {side: other for pair in op.parallel().items() for side, other in (pair, pair[::-1])}
+        for name, other in partners.items():
+            if _is_raw(given[name]) and not _is_raw(given[other]) and nulls == "skip":
+                raise self._fault(
+                    feature,
+                    path,
+                    f"nulls: skip would put {name or feature.column} out of step with {other or feature.column}",
+                    "name columns for both, or use nulls: propagate",
+                )
+        if op.stem != "fill_null":
+            collapsed = {
+                name: self._collapsed(each, nulls, given.get(partners.get(name, name))) for name, each in given.items()
+            }
+            given = collapsed
+        try:
+            value = op.output(given[""].type, {name: given[name].type for name in op.references()})
+        except OpError as error:
+            raise self._fault(feature, path, str(error), error.hint) from error
+        inputs = tuple(given[name].index for name in ("", *op.references()))
+        weighted = value.is_list and any(each.weighted for each in given.values())
+        return self._node(
+            Node(index=0, type=value, inputs=inputs, op=op, references=op.references(), weighted=weighted)
+        )
+
+    def _reference(self, feature: Named, name: str, op: Op, path: Path) -> Node:
+        """The value a reference names: a column, or else the feature of that name."""
+        place = (*path, _parameter(op, name))
+        if name in self._columns:
+            return self._node(Node(index=0, type=self._columns[name], column=name))
+        other = self._by_name.get(name)
+        if other is None:
+            hint = suggest(name, [*self._columns, *self._by_name])
+            raise self._fault(feature, place, f"{name} is neither a column nor a feature", hint)
+        if other in self._open:
+            around = [each.name for each in self._open[self._open.index(other) :]]
+            message = f"features depend on each other in a cycle: {' -> '.join([*around, name])}"
+            raise self._fault(feature, place, message, "let one of them read a column instead")
+        node = self.node_of(other)
+        if node is None:
+            raise _Broken
+        return node
+
+    def _collapsed(self, node: Node, nulls: Nulls, partner: Node | None = None) -> Node:
+        """The node with null elements gone, and those that are null in its partner; the same one if it has none."""
+        if not _is_raw(node):
+            return node
+        inputs = (node,) if partner is None or partner is node or not _is_raw(partner) else (node, partner)
+        return self._node(
+            Node(
+                index=0,
+                type=node.type.with_(nullable=nulls == "propagate"),
+                inputs=tuple(each.index for each in inputs),
+                collapse=nulls,
+                weighted=node.weighted,
+            )
+        )
+
+    def _node(self, node: Node) -> Node:
+        """The node itself, or the equal one that exists."""
+        parameters = None if node.op is None else (node.op.stem, node.op.model_dump_json())
+        key = (node.inputs, node.column, node.weights, node.collapse, parameters)
+        index = self._known.get(key)
+        if index is None:
+            index = len(self.nodes)
+            self._known[key] = index
+            self.nodes.append(replace(node, index=index))
+        return self.nodes[index]
+
+    def _fault(self, feature: Named, path: Path, message: str, hint: str) -> _Broken:
+        self.faults.append(Fault(Problem(path=path, message=message, hint=hint), feature.column))
+        return _Broken()
+
+
+def _is_raw(node: Node) -> bool:
+    """Whether the node is a list that may hold null elements."""
+    return node.column is not None and node.type.is_list
+
+
+def _parameter(op: Op, name: str) -> str:
+    """The YAML key of the parameter that holds a reference."""
+    for field, info in type(op).model_fields.items():
+        if getattr(op, field) == name:
+            return info.alias or field
+    return op.yaml_name()

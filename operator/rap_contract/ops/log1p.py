@@ -1,0 +1,24 @@
+"""log1p: the natural logarithm of 1 + x."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from pydantic import Field
+
+from rap_contract.ops.base import Op
+from rap_contract.types import Dtype, ValueType
+
+
+class Log1p(Op):
+    """ln(1 + x); -inf at -1, NaN below. Integers are rounded to float32 first."""
+
+    stem: ClassVar[str] = "log1p"
+    min: float | None = Field(default=None, gt=-1, le=1e38)
+    """Smaller numbers become this one before the logarithm."""
+
+    def output(self, value: ValueType, references: Mapping[str, ValueType]) -> ValueType:
+        del references
+        dtype = Dtype.FLOAT32 if value.dtype.is_integer else value.dtype
+        return value.with_(dtype=dtype, low=None, high=None)
