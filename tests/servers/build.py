@@ -20,11 +20,11 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-if str(HERE.parents[1]) not in sys.path:  # run as a plain script: make `tests.servers` importable
-    sys.path.insert(0, str(HERE.parents[1]))
+if str(HERE.parent) not in sys.path:  # run as a plain script: make `servers` importable, as pytest does
+    sys.path.insert(0, str(HERE.parent))
 
-from tests.servers.cache import cache_root, provide, say  # noqa: E402  (needs the path above)
-from tests.servers.toolchains import go_command, java_command, maven_client  # noqa: E402
+from servers.cache import cache_root, provide, say  # noqa: E402  (needs the path above)
+from servers.toolchains import go_command, java_command, maven_client  # noqa: E402
 
 HELM_VERSION = "4.3.1"
 PROMETHEUS_VERSION = "0.316.0"  # the Go module's number of Prometheus 3.16.0

