@@ -1,0 +1,52 @@
+"""bucketize: the index of the interval a number falls in. Borders ascend; a repeated one is a step further."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from rap_contract.ops.bucketize import Bucketize
+
+from rap_trainer.ops.value import Context, Dense, References, Value, elements
+
+INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+
+
+def apply(op: Bucketize, value: Value, references: References, context: Context) -> Value:
+    """int32 indexes 0..len(borders). Counts NaN that is not null as `bucketize_nan`."""
+    del references
+    values_N = elements(value)
+    right = op.side == "right"
+    if not values_N.is_floating_point():
+        return value.with_values(_integers(op, values_N.to(torch.int64), context))
+    borders_K = context.constant(op, "borders", values_N, lambda: op.borders)
+    index_N = torch.bucketize(values_N, borders_K, out_int32=True, right=right)
+    if not right:
+        index_N = index_N + _repeats(index_N, values_N, borders_K)
+    nan_N = values_N.isnan()
+    nulls_B = value.nulls_B if isinstance(value, Dense) else None
+    context.count("bucketize_nan", (nan_N if nulls_B is None else nan_N & ~nulls_B).sum())
+    return value.with_values(index_N.masked_fill(nan_N, 0))
+
+
+def _integers(op: Bucketize, values_N: torch.Tensor, context: Context) -> torch.Tensor:
+    """Exact comparison: for whole x, border < x is floor(border) < x, and border <= x is ceil(border) <= x."""
+
+    def whole(rounding: object) -> list[int]:
+        assert callable(rounding)
+        return [min(max(rounding(border), INT64_MIN), INT64_MAX) for border in op.borders]
+
+    if op.side == "right":
+        return torch.bucketize(
+            values_N, context.constant(op, "ceil", values_N, lambda: whole(math.ceil)), out_int32=True, right=True
+        )
+    floor_K = context.constant(op, "floor", values_N, lambda: whole(math.floor))
+    index_N = torch.bucketize(values_N, floor_K, out_int32=True)
+    return index_N + _repeats(index_N, values_N, context.constant(op, "ceil", values_N, lambda: whole(math.ceil)))
+
+
+def _repeats(index_N: torch.Tensor, values_N: torch.Tensor, borders_K: torch.Tensor) -> torch.Tensor:
+    """1 where x reaches the border after its own, which then repeats; else 0."""
+    last = borders_K.numel() - 1
+    next_N = borders_K[(index_N + 1).clamp_(max=last)]
+    return ((index_N < last) & (values_N >= next_N)).to(torch.int32)

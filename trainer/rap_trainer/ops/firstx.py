@@ -1,0 +1,20 @@
+"""firstx: the first min(n, len) elements of each list."""
+
+from __future__ import annotations
+
+from rap_contract.ops.firstx import Firstx
+
+from rap_trainer.ops.segments import offsets_of, places, size_of, take
+from rap_trainer.ops.value import Context, Jagged, References
+
+
+def apply(op: Firstx, value: Jagged, references: References, context: Context) -> Jagged:
+    """Shorter lists, weights with them."""
+    del references, context
+    num = value.values_N.numel()
+    lengths_B = value.lengths_B.clamp(max=op.n)
+    size = size_of(lengths_B, min(num, op.n * lengths_B.numel()))
+    if size == num and lengths_B.device.type == "cpu":
+        return value
+    rows_M, positions_M = places(lengths_B, size)
+    return take(value, offsets_of(value.lengths_B)[rows_M] + positions_M, lengths_B)

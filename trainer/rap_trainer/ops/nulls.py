@@ -1,0 +1,38 @@
+"""The end of element nulls in a chain: a row is null, or its null elements are absent."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+import torch
+
+from rap_trainer.ops.segments import offsets_of, places, select, size_of, take
+from rap_trainer.ops.value import Jagged
+
+
+def collapse(value: Jagged, mode: Literal["propagate", "skip"], partner: Jagged | None = None) -> Jagged:
+    """The lists without null elements; null too where `partner`, a parallel list, is null.
+
+    propagate: a row with a null element is null, its list empty. skip: null elements are removed.
+    """
+    nulls_N = value.nulls_N
+    if partner is not None and partner.nulls_N is not None:
+        nulls_N = partner.nulls_N if nulls_N is None else nulls_N | partner.nulls_N
+    if nulls_N is None:
+        return value
+    if mode == "skip":
+        return select(value, ~nulls_N)
+    offsets_R = offsets_of(value.lengths_B)
+    before_R = torch.zeros(nulls_N.numel() + 1, dtype=torch.int32, device=nulls_N.device)
+    torch.cumsum(nulls_N, 0, dtype=torch.int32, out=before_R[1:])
+    nulls_B = before_R[offsets_R].diff() > 0
+    return replace(drop_rows(value, nulls_B), nulls_B=nulls_B)
+
+
+def drop_rows(value: Jagged, drop_B: torch.Tensor) -> Jagged:
+    """The same rows, those of `drop_B` with empty lists."""
+    lengths_B = value.lengths_B.masked_fill(drop_B, 0)
+    num = value.values_N.numel()
+    rows_M, positions_M = places(lengths_B, size_of(lengths_B, num))
+    return replace(take(value, offsets_of(value.lengths_B)[rows_M] + positions_M, lengths_B), nulls_N=None)

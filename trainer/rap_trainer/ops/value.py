@@ -1,0 +1,83 @@
+"""Values between ops: one number a row, or a list a row.
+
+Shapes: B rows, N elements. Padding: `values_N`, `nulls_N` and `weights_N` may be longer than
+sum(lengths_B); what lies behind the last list is arbitrary but initialised, and no op lets it reach a
+result. So an op whose output size depends on the data allocates a bound that the host knows, and
+never waits for the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+import torch
+from rap_contract.ops import Op
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dense:
+    """One number a row. The number under a null is arbitrary but initialised."""
+
+    values_B: torch.Tensor
+    nulls_B: torch.Tensor | None = None
+    """bool, True where null; None: no nulls."""
+
+    def with_values(self, values_B: torch.Tensor) -> Dense:
+        """The same nulls over other numbers."""
+        return replace(self, values_B=values_B)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Jagged:
+    """A list a row, elements of all rows one after the other."""
+
+    values_N: torch.Tensor
+    lengths_B: torch.Tensor
+    """int32; 0 for a null row."""
+    nulls_N: torch.Tensor | None = None
+    """bool, null elements; only before the chain's first op other than fill_null."""
+    nulls_B: torch.Tensor | None = None
+    """bool, null rows; only after it."""
+    weights_N: torch.Tensor | None = None
+    """float32."""
+
+    def with_values(self, values_N: torch.Tensor) -> Jagged:
+        """The same lists with other elements."""
+        return replace(self, values_N=values_N)
+
+
+Value: TypeAlias = Dense | Jagged
+
+
+def elements(value: Value) -> torch.Tensor:
+    """All numbers of a value, [B] or [N]."""
+    return value.values_B if isinstance(value, Dense) else value.values_N
+
+
+@dataclass(frozen=True, kw_only=True)
+class Context:
+    """What an op may use besides its values. One a batch; `constants` outlives it."""
+
+    row_ids_B: torch.Tensor
+    """int64 identity of each row."""
+    counters: dict[str, torch.Tensor] = field(default_factory=dict)
+    """int64 scalars on the device, counted up by ops."""
+    constants: dict[tuple[int, str, torch.device], tuple[Op, torch.Tensor]] = field(default_factory=dict)
+    """Parameters as tensors, made once: a copy to a device would wait for it in every batch."""
+
+    def count(self, name: str, number: torch.Tensor) -> None:
+        """Adds an int64 scalar to a counter."""
+        known = self.counters.get(name)
+        self.counters[name] = number if known is None else known + number
+
+    def constant(self, op: Op, name: str, like: torch.Tensor, make: Callable[[], Sequence[float]]) -> torch.Tensor:
+        """A parameter as a tensor with the type and device of `like`."""
+        key = (id(op), f"{name}/{like.dtype}", like.device)
+        if key not in self.constants:
+            self.constants[key] = (op, torch.tensor(make(), dtype=like.dtype, device=like.device))
+        return self.constants[key][1]
+
+
+References: TypeAlias = Mapping[str, Value]
