@@ -47,3 +47,7 @@ class SourceError(RuntimeError):
 
 class DataBudgetExceeded(SourceError):
     """More bad records than the job's error budget allows (exit code 3)."""
+
+
+class SchemaMismatch(SourceError):
+    """A file or message lacks a declared column, or has it with a type that cannot be read as declared."""

@@ -1,0 +1,155 @@
+"""One Arrow array as a column of the declared type: the rules, and the vectorised conversion.
+
+What is allowed follows from the types alone, so a file is judged by its schema before any row is
+read. The declaration is explicit, so an integer may become a float; a float never becomes an integer.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+from rap_contract.types import Dtype, ValueType
+
+from rap_trainer.stream.rows import ColumnRows, Int64s
+
+Bools = npt.NDArray[np.bool_]
+_NUMPY: dict[Dtype, type[np.generic]] = {
+    Dtype.INT32: np.int32,
+    Dtype.INT64: np.int64,
+    Dtype.FLOAT32: np.float32,
+    Dtype.FLOAT64: np.float64,
+}
+_ARROW_NAMES = {"halffloat": "float16", "float": "float32", "double": "float64"}  # the rest are numpy's own
+
+
+def element_type(arrow: pa.DataType) -> tuple[pa.DataType, bool]:
+    """The type of the values under dictionaries and one level of lists, and whether there is a list."""
+    arrow = _plain(arrow)
+    if _is_list(arrow):
+        return _plain(arrow.value_type), True
+    return arrow, False
+
+
+def refusal(arrow: pa.DataType, declared: ValueType) -> str | None:
+    """Why an Arrow type cannot be read as the declared one, as a hint for the user; None if it can."""
+    element, is_list = element_type(arrow)
+    if is_list and not declared.is_list:
+        return f"a list where a single value is due: declare list<{declared.dtype}>, or write one value a row"
+    if pa.types.is_null(element):
+        return None
+    if pa.types.is_floating(element):
+        return "an integer column never takes floats: declare a float type" if declared.dtype.is_integer else None
+    if pa.types.is_boolean(element) or (pa.types.is_integer(element) and not declared.dtype.is_integer):
+        return None
+    if pa.types.is_integer(element):
+        signed_bits = element.bit_width + (1 if pa.types.is_unsigned_integer(element) else 0)
+        # uint64 ids mostly fit int64; the rows whose ids do not are found one by one
+        if signed_bits <= 8 * declared.dtype.num_bytes or (signed_bits == 65 and declared.dtype is Dtype.INT64):
+            return None
+        return "values could be lost: declare a wider type"
+    if is_text(element):
+        return "text: write numbers, or name the column in csv.hexColumns if it holds hexadecimal ids"
+    return "only integers, floats and lists of them are columns of a job"
+
+
+def is_text(arrow: pa.DataType) -> bool:
+    """Strings or bytes with variable length."""
+    types = pa.types
+    return bool(
+        types.is_string(arrow) or types.is_binary(arrow) or types.is_large_string(arrow) or types.is_large_binary(arrow)
+    )
+
+
+def plain_array(array: pa.Array) -> pa.Array:
+    """The array without dictionary, run-end encoding or special list layout."""
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    elif pa.types.is_run_end_encoded(array.type):
+        array = pc.run_end_decode(array)
+    if _is_list(array.type):
+        plain = pa.list_(_plain(array.type.value_type))
+        return array if array.type.equals(plain) else array.cast(plain)
+    return array
+
+
+def convert(array: pa.Array, declared: ValueType) -> ColumnRows:
+    """The array as a column of the declared type; zero-copy where type and nulls allow it.
+
+    The types must have passed `refusal`. A null list becomes a list with one null element.
+    """
+    array = plain_array(array)
+    if not pa.types.is_list(array.type):
+        values, nulls = _values(array, declared.dtype)
+        return ColumnRows(values=values, nulls=nulls, is_list=declared.is_list)
+    if array.null_count:
+        array = pc.coalesce(array, pa.scalar([None], array.type))
+    offsets = list_offsets(array)
+    first, last = int(offsets[0]), int(offsets[-1])
+    values, nulls = _values(array.values.slice(first, last - first), declared.dtype)
+    return ColumnRows(values=values, nulls=nulls, offsets_R1=offsets - first, is_list=True)
+
+
+def list_offsets(array: pa.ListArray) -> Int64s:
+    """int64 [R + 1] offsets of a list array into `array.values`."""
+    if len(array) == 0:
+        return np.zeros(1, np.int64)
+    return np.frombuffer(array.buffers()[1], np.int32, len(array) + 1, 4 * array.offset).astype(np.int64)
+
+
+def raw_values(array: pa.Array) -> npt.NDArray[Any]:
+    """The data of a primitive array as numpy sees it; arbitrary where null."""
+    if pa.types.is_boolean(array.type):
+        array = array.cast(pa.int8())
+    dtype = np.dtype(_ARROW_NAMES.get(str(array.type), str(array.type)))
+    if len(array) == 0 or array.buffers()[1] is None:
+        return np.zeros(len(array), dtype)
+    return np.frombuffer(array.buffers()[1], dtype, len(array), array.offset * dtype.itemsize)
+
+
+def null_mask(array: pa.Array) -> Bools | None:
+    """True where null; None without nulls."""
+    if array.null_count == 0:
+        return None
+    validity = np.frombuffer(array.buffers()[0], np.uint8)
+    first_byte, shift = divmod(array.offset, 8)
+    bits = np.unpackbits(validity[first_byte:], bitorder="little", count=shift + len(array))[shift:]
+    return (bits ^ 1).view(np.bool_)
+
+
+def _values(array: pa.Array, dtype: Dtype) -> tuple[torch.Tensor, torch.Tensor | None]:
+    target = _NUMPY[dtype]
+    if pa.types.is_null(array.type):
+        return torch.from_numpy(np.zeros(len(array), target)), torch.ones(len(array), dtype=torch.bool)
+    nulls = null_mask(array)
+    raw = raw_values(array)
+    if nulls is None and raw.dtype == target and not pa.types.is_boolean(array.type):
+        owner = pa.Array.from_buffers(array.type, len(array), [None, array.buffers()[1]], 0, array.offset)
+        return torch.from_dlpack(owner), None  # type: ignore[attr-defined]  # untyped in torch
+    with np.errstate(over="ignore"):  # infinities stay; finite numbers too large are bad rows before this
+        values = raw.astype(target)
+    if nulls is None:
+        return torch.from_numpy(values), None
+    np.copyto(values, 0, where=nulls)  # what Arrow leaves under a null may differ from read to read
+    return torch.from_numpy(values), torch.from_numpy(nulls)
+
+
+def _plain(arrow: pa.DataType) -> pa.DataType:
+    while pa.types.is_dictionary(arrow) or pa.types.is_run_end_encoded(arrow):
+        arrow = arrow.value_type
+    return arrow
+
+
+def _is_list(arrow: pa.DataType) -> bool:
+    types = pa.types
+    return bool(
+        types.is_list(arrow)
+        or types.is_large_list(arrow)
+        or types.is_fixed_size_list(arrow)
+        or types.is_list_view(arrow)
+        or types.is_large_list_view(arrow)
+    )

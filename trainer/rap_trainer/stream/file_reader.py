@@ -1,0 +1,183 @@
+"""The reader thread of a file source: follows the catalogue and fills the backlog.
+
+On the first rank it also writes the catalogue. It decides nothing about batches.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from rap_contract.source import Files
+
+from rap_trainer.stream.backlog import Backlog, Chunk
+from rap_trainer.stream.catalogue import CatalogueLog, Kind, Record
+from rap_trainer.stream.dead_letters import BadRow
+from rap_trainer.stream.decode import Declared, Decoder
+from rap_trainer.stream.discovery import Discovery
+from rap_trainer.stream.file_format import FileProblem, Piece
+from rap_trainer.stream.open_file import open_file, wanted_columns
+from rap_trainer.stream.source import SourceError
+
+logger = logging.getLogger(__name__)
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 1.0  # between two looks for new files; doubles while nothing comes
+
+
+class FileReader:
+    """Reads in a thread of its own from `start` to `Backlog.close`."""
+
+    def __init__(
+        self, files: Files, declared: Declared, backlog: Backlog, log: CatalogueLog, discovery: Discovery | None
+    ) -> None:
+        self._files, self._declared, self._backlog, self._log = files, declared, backlog, log
+        self._discovery = discovery
+        path = Path(files.path)
+        self._directory = path.parent if path.is_file() else path
+        self._lock = threading.Lock()
+        self._files_seen: dict[str, Record] = {}
+        self._quarantined: Counter[str] = Counter()
+        self._thread = threading.Thread(target=self._run, name="rap-file-reader", daemon=True)
+
+    def start(self) -> None:
+        """Begins to read."""
+        self._thread.start()
+
+    def join(self) -> None:
+        """Returns when the thread has ended; close the backlog first."""
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def catalogued(self) -> dict[str, Record]:
+        """Every file of this run that has been announced so far, by name."""
+        with self._lock:
+            return dict(self._files_seen)
+
+    def quarantined(self) -> dict[str, int]:
+        """Files put aside, by reason."""
+        with self._lock:
+            return dict(self._quarantined)
+
+    def _run(self) -> None:
+        try:
+            for record in self._records():
+                if record.kind is Kind.ERROR:
+                    raise SourceError(record.message)
+                if record.kind is Kind.QUARANTINED:
+                    self._count_quarantined(record.name, record.reason, record.message)
+                elif not self._read(record):
+                    return
+            self._backlog.end()
+        except BaseException as error:  # handed to the training loop, which raises it
+            self._backlog.end(error)
+
+    def _records(self) -> Iterator[Record]:
+        """Records of the catalogue until its end; as first rank, writes them as files appear."""
+        number, pause_s = 0, FIRST_PAUSE_S
+        if self._discovery is not None:
+            self._publish(self._discovery.resumed())
+        while not self._backlog.closed:
+            record = self._log.get(number)
+            if record is None:
+                found = self._discovery is not None and self._publish(self._discovery.scan(time.monotonic()))
+                if not found:
+                    self._backlog.pause(pause_s)
+                    pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+                continue
+            number, pause_s = number + 1, FIRST_PAUSE_S
+            if record.kind is Kind.END:
+                return
+            if record.kind is Kind.FILE:
+                with self._lock:
+                    self._files_seen[record.name] = record
+            yield record
+
+    def _publish(self, records: list[Record]) -> bool:
+        for record in records:
+            self._log.append(record)
+        return bool(records)
+
+    def _read(self, record: Record) -> bool:
+        """Puts all rows of a file; False when the backlog was closed. One chunk is held back to know the last."""
+        held: Chunk | None = None
+        try:
+            for chunk in self._chunks(record):
+                if held is not None and not self._backlog.put(held):
+                    return False
+                held = chunk
+        except FileProblem as problem:  # content is the same for all ranks, so they all stop at the same row
+            self._count_quarantined(record.name, problem.reason, str(problem))
+        if held is None:
+            held = _empty_chunk(record)
+        return self._backlog.put(replace(held, last=True))
+
+    def _chunks(self, record: Record) -> Iterator[Chunk]:
+        path = self._directory / record.name
+        try:
+            size_bytes = path.stat().st_size
+            file = open_file(path, self._files.format, self._files.csv, self._declared)
+        except (FileNotFoundError, PermissionError) as error:
+            hint = "hint: every rank must see the same directory, and files stay until they are read"
+            raise SourceError(f"{path}: catalogued but now {error.strerror}; {hint}") from error
+        if size_bytes != record.size_bytes:
+            hint = "hint: write a new file instead of changing one"
+            raise SourceError(f"{path}: grew or shrank from {record.size_bytes} to {size_bytes} bytes; {hint}")
+        with closing(file):
+            decoder = Decoder(self._declared, file.schema, str(path))
+            base = unit_id(record.name)
+            for piece in file.pieces(wanted_columns(self._declared), record.first_row):
+                yield decode_piece(decoder, piece, record=record, unit_base=base)
+
+    def _count_quarantined(self, name: str, reason: str, message: str) -> None:
+        logger.warning("put aside (%s): %s", reason, message)
+        with self._lock:
+            self._quarantined[reason] += 1
+
+
+def unit_id(name: str) -> int:
+    """A number of 62 bits that stands for a unit; row ids of its rows count on from it."""
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big") >> 2
+
+
+def decode_piece(decoder: Decoder, piece: Piece, *, record: Record, unit_base: int) -> Chunk:
+    """The piece decoded, its rows numbered as in the file."""
+    numbers = piece.row_numbers
+    if numbers is None:
+        numbers = np.arange(piece.first_row, piece.first_row + piece.batch.num_rows)
+    decoded = decoder.decode(piece.batch, row_ids=numbers + unit_base, event_time_s=record.modified_s)
+    found = [replace(bad, row=int(numbers[bad.row])) for bad in decoded.bad]
+    return Chunk(
+        unit=record.name,
+        order=record.order,
+        first_row=piece.first_row,
+        num_rows=piece.num_rows,
+        rows=decoded.rows if decoded.rows.num_rows else None,
+        kept_rows=piece.row_numbers if decoded.kept_rows is None else numbers[decoded.kept_rows],
+        bad=tuple(sorted([*piece.bad, *found], key=_row)),
+        last=False,
+    )
+
+
+def _row(bad: BadRow) -> int:
+    return bad.row
+
+
+def _empty_chunk(record: Record) -> Chunk:
+    return Chunk(
+        unit=record.name,
+        order=record.order,
+        first_row=record.first_row,
+        num_rows=0,
+        rows=None,
+        kept_rows=None,
+        bad=(),
+        last=True,
+    )

@@ -1,0 +1,83 @@
+"""Parquet files: projected, streamed within row groups, bounded in bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from rap_trainer.stream.file_format import PIECE_BYTES, FileProblem, FileReason, Piece, reading
+
+MAGIC = b"PAR1"
+_FOOTER_BYTES = 12  # header magic, footer length, trailing magic: the least a file can have
+MIN_PIECE_ROWS, MAX_PIECE_ROWS = 1024, 262_144
+_STREAMED_GROUP_BYTES = 64 << 20  # row groups above this are read through buffered streams, not at once
+_STREAM_BUFFER_BYTES = 1 << 20  # a column
+
+
+class ParquetEvents:
+    """An open Parquet file. Raises FileProblem."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        _check_ends(path)
+        with reading(path):
+            metadata = pq.read_metadata(path)
+            groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+            self._group_rows = [group.num_rows for group in groups]
+            num_bytes = sum(group.total_byte_size for group in groups)
+            streamed = max((group.total_byte_size for group in groups), default=0) > _STREAMED_GROUP_BYTES
+            self._file = pq.ParquetFile(
+                path, metadata=metadata, pre_buffer=False, buffer_size=_STREAM_BUFFER_BYTES if streamed else 0
+            )
+            self.schema: pa.Schema = self._file.schema_arrow
+        row_bytes = max(1, num_bytes // max(1, metadata.num_rows))
+        self._piece_rows = min(MAX_PIECE_ROWS, max(MIN_PIECE_ROWS, PIECE_BYTES // row_bytes))
+
+    def pieces(self, columns: list[str], first_row: int) -> Iterator[Piece]:
+        """The named columns from `first_row` on; row groups before it are not touched."""
+        groups: list[int] = []
+        row = 0
+        for number, rows in enumerate(self._group_rows):
+            if row + rows > first_row or groups:
+                groups.append(number)
+            else:
+                row += rows
+        if not groups:
+            return
+        batches = self._file.iter_batches(self._piece_rows, row_groups=groups, columns=columns, use_threads=True)
+        while True:
+            with reading(self._path):
+                batch = next(batches, None)
+            if batch is None:
+                break
+            skipped = min(max(0, first_row - row), batch.num_rows)
+            if skipped < batch.num_rows:
+                yield Piece(first_row=row + skipped, num_rows=batch.num_rows - skipped, batch=batch.slice(skipped))
+            row += batch.num_rows
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+
+def _check_ends(path: Path) -> None:
+    with reading(path), path.open("rb") as file:
+        size = file.seek(0, 2)
+        if size == 0:
+            raise FileProblem(FileReason.EMPTY, f"{path}: the file has 0 bytes", growing=True)
+        file.seek(0)
+        head = file.read(len(MAGIC))
+        if head != MAGIC[: len(head)]:
+            raise FileProblem(
+                FileReason.FOREIGN, f"{path}: not a Parquet file (begins with {head!r}); hint: move it elsewhere"
+            )
+        file.seek(max(0, size - len(MAGIC)))
+        if size < _FOOTER_BYTES or file.read() != MAGIC:
+            raise FileProblem(
+                FileReason.TRUNCATED,
+                f"{path}: the Parquet footer is missing after {size} bytes; hint: write aside and rename",
+                growing=True,
+            )
