@@ -49,10 +49,8 @@ def _seconds(name: str, text: str, buckets: tuple[float, ...], *labels: str) -> 
 _STEP_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 _LONG_S = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 _API_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-FRESHNESS_S = (
-    *(0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0),
-    *(1800.0, 3600.0, 7200.0, 21600.0, 86400.0, 604800.0),
-)
+FRESHNESS_S = tuple(2.0**i for i in range(-4, 20))
+"""62.5 ms to 6 days, doubling: a row finds its bucket by one logarithm instead of a search."""
 
 # Trainer: throughput and the step
 ROWS_TRAINED = _counter("rap_rows_trained_total", "rows", "Rows of this rank whose optimizer step is done.")

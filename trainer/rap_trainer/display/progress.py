@@ -5,11 +5,17 @@ Every time is given by the caller: `time_s` is Unix time. None means unknown or 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 PARTS = ("data", "preprocess", "forward", "backward", "update", "other")
 """Parts of a step in the order they are drawn; a part of another name is drawn after them."""
+
+
+def in_order(parts: Iterable[str]) -> list[str]:
+    """Names of parts in the order they are drawn."""
+    names = list(dict.fromkeys(parts))
+    return [*(name for name in PARTS if name in names), *(name for name in names if name not in PARTS)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,3 +118,5 @@ class Outcome:
     """The final numbers; None if no step was made."""
     checkpoint_step: int | None = None
     """Step of the newest complete checkpoint."""
+    report: str | None = None
+    """Path of the HTML report; None if none is written."""

@@ -26,7 +26,7 @@ NUM_SUBWINDOWS = 20
 AllReduce = Callable[[torch.Tensor], object]
 
 
-def _alone(cells: torch.Tensor) -> None:
+def alone(cells: torch.Tensor) -> None:
     """The sum over one rank."""
 
 
@@ -68,7 +68,7 @@ class Evaluator:
         while self._closed and (total - self._closed[0][0] >= self._window_rows or len(self._closed) > NUM_SUBWINDOWS):
             total -= self._closed.popleft()[0]
 
-    def summary(self, all_reduce: AllReduce = _alone) -> Evaluation:
+    def summary(self, all_reduce: AllReduce = alone) -> Evaluation:
         """Scores of all ranks. Collective: every rank calls it after the same step. Synchronises with the device."""
         window_C = self._open_C.clone()
         for _, cells_C in self._closed:
@@ -81,7 +81,7 @@ class Evaluator:
             window_full=self._rows_in_window() >= self._window_rows,
         )
 
-    def state(self, all_reduce: AllReduce = _alone) -> dict[str, torch.Tensor]:
+    def state(self, all_reduce: AllReduce = alone) -> dict[str, torch.Tensor]:
         """The state of all ranks as CPU tensors of fixed shapes, equal on every rank; save it once. Collective.
 
         `rows` int64 [1 + S]: rows of the open and of each closed sub-window, oldest first, 0 where there is none.
