@@ -67,7 +67,7 @@ CASES = {
         "spec.features[1].table.rows",
         "column",
     ),
-    "unknown column": (changed("spec", "features", 0, "columns", 0, "int_9"), "spec.features[0].columns[0]", "int_9"),
+    "unknown column": (changed("spec", "features", 0, "columns", 0, "int_9"), "spec.features[0].columns", "int_9"),
     "unknown column type": (changed("spec", "columns", "label", "int8"), "spec.columns.label", "int8"),
     "unknown label": (changed("spec", "label", "clicked"), "spec.label", "clicked"),
     "sparse without a table": (changed("spec", "features", 1, "table", ...), "spec.features[1]", "table"),
@@ -79,15 +79,15 @@ CASES = {
     ),
     "hash beyond the table": (
         changed("spec", "features", 1, "ops", 1, {"sigridHash": {"salt": 0, "maxValue": 1000}}),
-        "spec.features[1]",
-        "1000",
+        "spec.features[1].table.rows",
+        "999",
     ),
     "bottom does not end in dim": (
         changed("spec", "model", "dlrm", "bottom", [32, 8]),
-        "spec.model.dlrm.bottom",
-        "16",
+        "spec.features[1].table.dim",
+        "bottom MLP's last size 8",
     ),
-    "top does not end in 1": (changed("spec", "model", "dlrm", "top", [32, 2]), "spec.model.dlrm.top", "1"),
+    "top does not end in 1": (changed("spec", "model", "dlrm", "top", [32, 2]), "spec.model.dlrm.top[1]", "1"),
     "captured without a GPU": (changed("spec", "trainer", {"runtime": "captured"}), "spec.trainer.runtime", "GPU"),
     "csv without names": (
         changed("spec", "source", {"files": {"path": "/d", "format": "csv", "csv": {"header": False}}}),
@@ -116,9 +116,9 @@ def test_all_faults_of_a_document_are_said_at_once() -> None:
     document["spec"]["label"] = "clicked"
     document["spec"]["model"]["dlrm"]["top"] = [32, 2]
     assert {format_path(p.path) for p in problems_of(document)} >= {
-        "spec.features[0].columns[0]",
+        "spec.features[0].columns",
         "spec.label",
-        "spec.model.dlrm.top",
+        "spec.model.dlrm.top[1]",
     }
 
 

@@ -1,0 +1,139 @@
+"""`make demo`: the main job on one laptop - a growing stream, two ranks, a killed rank, a report.
+
+Only what a user could type: `rap produce` and `rap run` as processes, and one kill -9 in between.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+JOB = """\
+apiVersion: rap.dev/v1alpha1
+kind: RAPJob
+metadata: {{name: demo}}
+spec:
+  source:
+    files: {{path: {folder}/events, format: parquet, follow: true, eventTime: {{column: ts}}}}
+  columns: {{label: int32, "int_{{0..12}}": float32, "cat_{{0..25}}": list<int64>}}
+  label: label
+  features:
+  - {{columns: ["int_{{0..12}}"], ops: [{{fillNull: {{value: 0}}}}, {{log1p: {{min: 0}}}}]}}
+  - columns: ["cat_{{0..25}}"]
+    ops: [{{fillNull: {{value: 0}}}}, {{sigridHash: {{salt: 0}}}}, {{firstx: {{n: 1}}}}]
+    table: {{rows: 5000, dim: 16}}
+  - {{name: int_0_bucket, columns: [int_0], ops: [{{bucketize: {{borders: [0.5, 1.0, 1.5]}}}}], table: {{rows: 4, dim: 16}}}}
+  model: {{dlrm: {{bottom: [64, 32, 16], top: [64, 32, 1]}}}}
+  optimizer: {{dense: {{adagrad: {{lr: 0.02}}}}, embedding: {{rowwiseAdagrad: {{lr: 0.1}}}}}}
+  trainer: {{processesPerNode: 2, batchSizePerGpu: 256, metricsPort: 0}}
+  checkpoint: {{path: {folder}/checkpoints, intervalSeconds: 5, keep: 3}}
+  evaluation: {{windowRows: 50000}}
+  restartPolicy: {{delaySeconds: 1}}
+"""
+COMMAND = [sys.executable, "-m", "rap_trainer.cli"]
+FIRST_CHECKPOINT_S = 120.0  # importing TorchRec twice takes 20 s on a busy laptop
+WHOLE_RUN_S = 600.0
+
+
+def main() -> int:
+    """Runs the demo; returns the trainer's exit code, or 1 when the demo itself did not do its part."""
+    options = _options()
+    folder = options.folder.resolve()
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    job = folder / "job.yaml"
+    job.write_text(JOB.format(folder=folder))
+    say(f"the job: {job}")
+    producer = _start_producer(folder, options.rows, options.rate)
+    trainer = subprocess.Popen([*COMMAND, "run", str(job), "--plain"])
+    try:
+        _wait_for_checkpoint(folder / "checkpoints", trainer)
+        killed = _kill_rank(1, job)
+        say(f"kill -9 of rank 1 (process {killed}); the group restarts from its checkpoint")
+        code = trainer.wait(timeout=WHOLE_RUN_S)
+        if producer.wait(timeout=60):
+            say("the producer failed")
+            return 1
+    finally:
+        for process in (trainer, producer):
+            if process.poll() is None:
+                process.terminate()
+                process.wait(timeout=30)
+    return code or _judge(folder)
+
+
+def say(text: str) -> None:
+    """A line of the demo's own, told apart from the trainer's."""
+    print(f"[demo] {text}", flush=True)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--folder", type=Path, default=Path(".demo"))
+    parser.add_argument("--rows", type=int, default=300_000)
+    parser.add_argument("--rate", type=int, default=6_000, help="rows a second")
+    return parser.parse_args()
+
+
+def _start_producer(folder: Path, rows: int, rate: int) -> subprocess.Popen[bytes]:
+    say(f"producing {rows:,} click events at {rate:,} rows/s into {folder / 'events'}")
+    options = ["--rows", str(rows), "--rate", str(rate), "--rows-per-file", "10000", "--out", str(folder / "events")]
+    return subprocess.Popen([*COMMAND, "produce", *options])
+
+
+def _wait_for_checkpoint(folder: Path, trainer: subprocess.Popen[bytes]) -> None:
+    deadline_s = time.monotonic() + FIRST_CHECKPOINT_S
+    while not any(folder.glob("step-*")):
+        if trainer.poll() is not None:
+            raise SystemExit(f"the trainer ended with {trainer.returncode} before its first checkpoint")
+        if time.monotonic() > deadline_s:
+            raise SystemExit(f"no checkpoint within {FIRST_CHECKPOINT_S:.0f} s")
+        time.sleep(0.2)
+
+
+def _kill_rank(rank: int, job: Path) -> int:
+    """kill -9 of the process that trains `rank` of `job`; its process id."""
+    for process_id in _trainers_of(job):
+        environment = Path(f"/proc/{process_id}/environ").read_bytes().split(b"\0")
+        if f"RANK={rank}".encode() in environment:
+            os.kill(process_id, signal.SIGKILL)
+            return process_id
+    raise SystemExit(f"rank {rank} of {job} is not running")
+
+
+def _trainers_of(job: Path) -> Iterator[int]:
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue  # it ended meanwhile, or is not ours
+            if str(job).encode() in words:
+                yield int(entry.name)
+
+
+def _judge(folder: Path) -> int:
+    reports = sorted((folder / "checkpoints").glob("**/report.html"))
+    if not reports:
+        say("no report was written")
+        return 1
+    found = re.search(r'data-life-ne="([0-9.]+)"', reports[-1].read_text())
+    if found is None:
+        say(f"{reports[-1]} holds no normalized entropy")
+        return 1
+    entropy = float(found.group(1))
+    say(f"normalized entropy over the whole run: {entropy:.4f} (1.0 = no better than the click rate)")
+    say(f"report: {reports[-1]}")
+    return 0 if entropy < 0.98 else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
