@@ -14,12 +14,10 @@ from pathlib import Path
 from rap_trainer.batch import Positions
 from rap_trainer.stream.catalogue import Kind, Record
 from rap_trainer.stream.file_format import FileProblem, FileReason
+from rap_trainer.stream.layout import END_MARKER, IGNORED_PREFIXES, IGNORED_SUFFIX
 
-END_MARKER = "_END"
 FINISHED = -1
 """Offset of a file whose rows are all consumed; the row of a file's Position is its place in the order."""
-IGNORED_PREFIXES = (".", "_")
-IGNORED_SUFFIX = ".tmp"
 SETTLE_S = 5.0  # an unfinished file that has not grown for so long is given up
 
 
