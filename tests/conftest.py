@@ -1,3 +1,9 @@
 """Fixtures that all tests can ask for."""
 
-pytest_plugins = ["servers.plugin"]
+import os
+from pathlib import Path
+
+# Without a GPU, Triton's kernels run in its interpreter; it is chosen before anything imports triton.
+os.environ.setdefault("TRITON_INTERPRET", "0" if Path("/dev/nvidiactl").exists() else "1")
+
+pytest_plugins = ["servers.plugin", "node_agent.plugin"]

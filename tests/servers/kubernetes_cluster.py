@@ -185,6 +185,7 @@ class KubernetesCluster:
             *_token_flags(self.server, self._service_accounts),
             f"--kubelet-client-certificate={kubelet_client.certificate}",
             f"--kubelet-client-key={kubelet_client.key}",
+            "--kubelet-preferred-address-types=InternalIP",
             f"--default-not-ready-toleration-seconds={EVICT_AFTER_S}",
             f"--default-unreachable-toleration-seconds={EVICT_AFTER_S}",
             health=None,

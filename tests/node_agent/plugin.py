@@ -1,0 +1,43 @@
+"""pytest fixtures for nodes: loaded beside servers.plugin in tests/conftest.py."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:  # imported where used, as in servers.plugin
+    from node_agent.agent import NodeAgent
+    from node_agent.images import Image
+    from servers.kubernetes_cluster import KubernetesCluster
+
+    RunNodes = Callable[..., NodeAgent]
+
+
+@pytest.fixture
+def run_nodes(kubernetes_cluster: KubernetesCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunNodes]:
+    """Call it with `num_nodes`, and `gpus` each, to get a running NodeAgent; it is stopped after the test."""
+    from node_agent.agent import NodeAgent
+    from node_agent.nodes import NodeSpec
+
+    agents: list[NodeAgent] = []
+
+    def run(num_nodes: int = 2, *, gpus: int = 4, images: Mapping[str, Image] | None = None) -> NodeAgent:
+        run_id = uuid.uuid4().hex[:6]
+        nodes = [NodeSpec(name=f"node-{run_id}-{index}", gpus=gpus) for index in range(num_nodes)]
+        folder = tmp_path_factory.mktemp("nodes")
+        agents.append(NodeAgent(kubernetes_cluster.api, folder, nodes=nodes, images=images))
+        agents[-1].start()
+        return agents[-1]
+
+    yield run
+    for agent in agents:
+        agent.stop()
+
+
+@pytest.fixture
+def node_agent(run_nodes: RunNodes) -> NodeAgent:
+    """Two nodes of four GPUs each whose pods run as local processes."""
+    return run_nodes()
