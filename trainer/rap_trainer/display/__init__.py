@@ -13,6 +13,7 @@ from rap_trainer.display.history import FILE_NAME, History
 from rap_trainer.display.metric_store import MetricStore
 from rap_trainer.display.metrics_server import MetricsServer
 from rap_trainer.display.progress import PARTS, Event, Outcome, Progress, Run
+from rap_trainer.display.report import REPORT_NAME, Report
 from rap_trainer.display.sink import Display, Sink
 from rap_trainer.display.terminal import FORMS, Form, terminal
 
@@ -20,6 +21,7 @@ __all__ = [
     "FILE_NAME",
     "FORMS",
     "PARTS",
+    "REPORT_NAME",
     "Display",
     "Event",
     "Form",
@@ -29,6 +31,7 @@ __all__ = [
     "MetricsServer",
     "Outcome",
     "Progress",
+    "Report",
     "Run",
     "Sink",
     "terminal",

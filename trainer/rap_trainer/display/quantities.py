@@ -54,6 +54,8 @@ def milliseconds(value: float | None) -> str:
     """`0.42 ms`, `48.2 ms`, `1,204 ms`."""
     if value is None or not math.isfinite(value):
         return MISSING
+    if value == 0:
+        return "0 ms"
     return f"{value:.2f} ms" if value < 9.995 else f"{value:.1f} ms" if value < 99.95 else f"{value:,.0f} ms"
 
 

@@ -1,0 +1,68 @@
+"""The report's numbers and tables: tiles, attempts, events. Functions from values to HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+from rap_trainer.display import quantities as q
+from rap_trainer.display.progress import Event, Run
+from rap_trainer.display.story import Story
+
+
+def tiles(story: Story) -> str:
+    """The newest numbers."""
+    if not story.points:
+        return _tile("trained", "0 rows", "no step was reported")
+    outcome = story.outcome
+    now = outcome.last if outcome is not None and outcome.last is not None else story.points[-1]
+    saved = "none yet" if now.checkpoint_step is None else f"step {now.checkpoint_step:,}"
+    restarts = max(len(story.runs) - 1, 0)
+    shown = [
+        _tile("normalized entropy", q.ratio(now.normalized_entropy), f"life {q.ratio(now.life_normalized_entropy)}"),
+        _tile("AUC", q.ratio(now.auc), f"life {q.ratio(now.life_auc)}"),
+        _tile("calibration", q.ratio(now.calibration, 3), f"life {q.ratio(now.life_calibration, 3)}"),
+        _tile("trained", f"{q.count(now.rows)} rows", f"step {now.step:,}"),
+        _tile("speed", f"{q.count(now.rows_per_s)} rows/s", f"{q.milliseconds(now.step_ms)} a step"),
+        _tile("freshness p50", q.seconds(now.freshness_p50_s), f"p99 {q.seconds(now.freshness_p99_s)}"),
+        _tile("exposed", q.percent(now.exposed_ratio), "waits for preprocessing"),
+        _tile("checkpoint", saved, f"{q.seconds(now.checkpoint_age_s)} old"),
+        _tile("attempts", f"{len(story.runs)}", f"{restarts} restart{'s' if restarts != 1 else ''} or resumes"),
+        _tile("bad rows", q.count(now.bad_rows), "set aside, never trained"),
+    ]
+    return "".join(shown)
+
+
+def attempts(runs: Sequence[Run]) -> str:
+    """One line per attempt, newest first."""
+    rows = [
+        (
+            q.date_and_time(run.time_s),
+            str(run.attempt),
+            f"{run.world} × {run.device}, {run.runtime}",  # noqa: RUF001  # a multiplication sign is meant
+            f"step {run.resumed_step:,}" if run.resumed_step else "a fresh model",
+            run.source,
+        )
+        for run in reversed(runs)
+    ]
+    return _table("Attempts", ("began", "attempt", "ranks", "from", "source"), rows)
+
+
+def events(happened: Sequence[Event]) -> str:
+    """One line per event, newest first."""
+    rows = [
+        (q.date_and_time(e.time_s), q.MISSING if e.step is None else f"{e.step:,}", e.kind, e.text)
+        for e in reversed(happened)
+    ]
+    return _table("Events", ("time", "step", "kind", "what happened"), rows)
+
+
+def _tile(name: str, value: str, more: str) -> str:
+    return f'<div class="tile"><span>{escape(name)}</span><b>{escape(value)}</b><small>{escape(more)}</small></div>'
+
+
+def _table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    top = "".join(f"<th>{escape(cell)}</th>" for cell in head)
+    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    table = f'<div class="scroll"><table><tr>{top}</tr>{body}</table></div>' if body else '<p class="nothing">none</p>'
+    return f'<section class="card wide"><h2>{escape(title)}</h2>{table}</section>'
