@@ -1,0 +1,145 @@
+"""Plans and shards a model over the ranks with TorchRec, and gives it its optimizers.
+
+Parallelism is applied from outside to a finished model; the model knows nothing of it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from rap_contract.job import RAPJobSpec
+from rap_contract.training import EmbeddingOptimizer
+from torch import nn
+from torchrec import EmbeddingBagCollection
+from torchrec.distributed import DistributedModelParallel
+from torchrec.distributed.embedding_types import EmbeddingComputeKernel
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.planner import EmbeddingShardingPlanner, Topology
+from torchrec.distributed.planner.types import ParameterConstraints
+from torchrec.distributed.types import ShardingEnv, ShardingPlan, ShardingType
+from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
+from torchrec.optim.keyed import KeyedOptimizerWrapper
+from torchrec.optim.optimizers import in_backward_optimizer_filter
+
+from rap_trainer.model.initialise import initialise_table
+from rap_trainer.model.optimizers import dense_optimizer, fused_optimizer, has_fused_kernel
+from rap_trainer.model.row_optimizers import RowOptimizer
+from rap_trainer.world import World
+
+HBM_SHARE = 0.9
+"""Share of a GPU's memory the planner may fill with tables; activations take the rest. TorchRec's own default
+reserves 15 % besides."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardedModel:
+    """A model in training: sharded, initialised, with both optimizers."""
+
+    module: DistributedModelParallel
+    dense: KeyedOptimizerWrapper | None
+    """None for a model without dense parameters."""
+    rows: RowOptimizer | None
+    """Optimizer of tables that have no fused kernel on this device."""
+    plan: ShardingPlan
+
+    def forward(self, dense_BD: torch.Tensor, sparse: object) -> torch.Tensor:
+        """logits_B."""
+        logits: torch.Tensor = self.module(dense_BD, sparse)
+        return logits
+
+    def zero_grad(self) -> None:
+        if self.dense is not None:
+            self.dense.zero_grad(set_to_none=True)
+        if self.rows is not None:
+            self.rows.zero_grad()
+
+    def update(self) -> None:
+        """The optimizer step; fused tables have made theirs in the backward pass."""
+        if self.dense is not None:
+            self.dense.step()
+        if self.rows is not None:
+            self.rows.step()
+
+
+def shard_model(model: nn.Module, spec: RAPJobSpec, world: World) -> ShardedModel:
+    """Shards the tables table-wise and replicates the rest. Collective. Raises InvalidDocument, PlannerError."""
+    collections = [module for module in model.modules() if isinstance(module, EmbeddingBagCollection)]
+    fused = has_fused_kernel(spec.optimizer.embedding, world.device)
+    if fused:
+        optimizer, parameters = fused_optimizer(spec.optimizer.embedding)
+        for collection in collections:
+            apply_optimizer_in_backward(optimizer, collection.parameters(), parameters)
+    sharders: list[Any] = [EmbeddingBagCollectionSharder()]
+    kernel = EmbeddingComputeKernel.FUSED if fused else EmbeddingComputeKernel.DENSE
+    names = [config.name for collection in collections for config in collection.embedding_bag_configs()]
+    planner = EmbeddingShardingPlanner(topology=_topology(world), constraints=_constraints(names, kernel))
+    plan = planner.collective_plan(model, sharders, world.data_group)
+    module = DistributedModelParallel(
+        module=model,
+        env=ShardingEnv.from_process_group(world.data_group),
+        device=world.device,
+        plan=plan,
+        sharders=sharders,
+    )
+    initialise_tables(module, seed=spec.trainer.seed)
+    return ShardedModel(
+        module=module,
+        dense=_dense(module, spec, fused=fused),
+        rows=None if fused else _rows(module, spec.optimizer.embedding, world),
+        plan=plan,
+    )
+
+
+def table_weights(module: nn.Module) -> Iterator[tuple[str, Any]]:
+    """(name in the state dict, weight or ShardedTensor) of every table."""
+    for name, tensor in module.state_dict().items():
+        if ".embedding_bags." in f".{name}" and name.endswith(".weight"):
+            yield name, tensor
+
+
+def table_name(state_name: str) -> str:
+    """The table whose weight has this name in a state dict."""
+    return state_name.removesuffix(".weight").rpartition("embedding_bags.")[2]
+
+
+def initialise_tables(module: nn.Module, *, seed: int) -> None:
+    """Fills every table with its first weights, equal on any number of ranks."""
+    for name, weight in table_weights(module):
+        initialise_table(weight, table=table_name(name), seed=seed)
+
+
+def _topology(world: World) -> Topology:
+    if world.device.type == "cuda":
+        memory_bytes = int(torch.cuda.get_device_properties(world.device).total_memory * HBM_SHARE)
+        return Topology(
+            world_size=world.size, compute_device="cuda", hbm_cap=memory_bytes, local_world_size=world.local_size
+        )
+    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return Topology(
+        world_size=world.size,
+        compute_device="cpu",
+        ddr_cap=memory_bytes // world.local_size,
+        local_world_size=world.local_size,
+    )
+
+
+def _constraints(names: list[str], kernel: EmbeddingComputeKernel) -> dict[str, ParameterConstraints]:
+    return {
+        name: ParameterConstraints(sharding_types=[ShardingType.TABLE_WISE.value], compute_kernels=[kernel.value])
+        for name in names
+    }
+
+
+def _dense(module: nn.Module, spec: RAPJobSpec, *, fused: bool) -> KeyedOptimizerWrapper | None:
+    named = dict(in_backward_optimizer_filter(module.named_parameters()))
+    if not fused:
+        named = {name: parameter for name, parameter in named.items() if ".embedding_bags." not in f".{name}"}
+    return KeyedOptimizerWrapper(named, dense_optimizer(spec.optimizer.dense)) if named else None
+
+
+def _rows(module: nn.Module, spec: EmbeddingOptimizer, world: World) -> RowOptimizer:
+    raise NotImplementedError

@@ -1,0 +1,123 @@
+"""What all ranks agree on before each step: one small exchange, then the same pure decision everywhere.
+
+A rank never acts on its own clock, signal or failure; it says so in its message, and all act at the same boundary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import astuple, dataclass
+
+import torch
+import torch.distributed as dist
+
+from rap_trainer.stream.source import Offer
+from rap_trainer.world import PeerLost, World
+
+Shares = Callable[[Sequence[Offer]], tuple[int, ...] | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Message:
+    """What a rank says before a step."""
+
+    rows: int
+    ended: bool
+    stop: bool = False
+    """It was asked to stop."""
+    failure: int = 0
+    """Exit code of what went wrong on it; 0: nothing."""
+    flush: bool = False
+    """The first rank's clock: do not wait longer for a full step."""
+    checkpoint: bool = False
+    """The first rank's clock: a checkpoint is due."""
+    report: bool = False
+    """The first rank's clock: a report is due."""
+
+    @property
+    def offer(self) -> Offer:
+        return Offer(rows=self.rows, ended=self.ended)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """What every rank does next; equal on all of them."""
+
+    shares: tuple[int, ...] | None = None
+    """Rows of each rank in the step to prepare; None: prepare none."""
+    failure: int = 0
+    """End with this exit code."""
+    stop: bool = False
+    """End with a checkpoint, as asked."""
+    ended: bool = False
+    """The source has ended and every row is taken."""
+    checkpoint: bool = False
+    report: bool = False
+
+    @property
+    def last(self) -> bool:
+        """Whether no step is prepared any more."""
+        return self.stop or self.ended or self.failure != 0
+
+
+def decide(messages: Sequence[Message], *, room: bool, full: Shares, partial: Shares) -> Decision:
+    """The decision that follows from all ranks' messages, in rank order.
+
+    `room`: whether another step may be prepared at all (spec.trainer.maxSteps). `full` and `partial` are the source's
+    rules for a full step and for whatever is there.
+    """
+    first = messages[0]
+    failures = [message.failure for message in messages if message.failure]
+    if failures:
+        return Decision(failure=min(failures))
+    if any(message.stop for message in messages):
+        return Decision(stop=True)
+    offers = [message.offer for message in messages]
+    all_ended = all(offer.ended for offer in offers)
+    shares = None
+    if room:
+        shares = partial(offers) if all_ended or first.flush else full(offers)
+    return Decision(
+        shares=shares,
+        ended=shares is None and (all_ended or not room),
+        checkpoint=first.checkpoint,
+        report=first.report,
+    )
+
+
+class Exchange:
+    """Gives every rank all ranks' messages, over the control group."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        width = len(astuple(Message(rows=0, ended=False)))
+        self._mine = torch.zeros(width, dtype=torch.int64)
+        self._all = [torch.zeros(width, dtype=torch.int64) for _ in range(world.size)]
+
+    def __call__(self, message: Message) -> list[Message]:
+        """Collective. Raises PeerLost."""
+        if self._world.size == 1:
+            return [message]
+        self._mine[:] = torch.tensor([int(value) for value in astuple(message)])
+        try:
+            dist.all_gather(self._all, self._mine, group=self._world.control_group)
+        except RuntimeError as error:
+            raise PeerLost(f"rank {self._world.rank} no longer hears a peer: {_first_line(error)}") from error
+        return [_message(row.tolist()) for row in self._all]
+
+
+def _message(values: list[int]) -> Message:
+    rows, ended, stop, failure, flush, checkpoint, report = values
+    return Message(
+        rows=rows,
+        ended=bool(ended),
+        stop=bool(stop),
+        failure=failure,
+        flush=bool(flush),
+        checkpoint=bool(checkpoint),
+        report=bool(report),
+    )
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0]

@@ -1,0 +1,113 @@
+"""Gathers the numbers of a run over all ranks, about once a second, for the displays and the divergence guard."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from rap_contract.training import Evaluation as EvaluationSpec
+
+from rap_trainer.display.progress import PARTS, Progress
+from rap_trainer.evaluation.evaluator import Evaluator
+from rap_trainer.evaluation.freshness import Freshness
+from rap_trainer.evaluation.guard import Divergence, check
+from rap_trainer.step.loss_watch import LossWatch
+from rap_trainer.step.timing import PartTimer
+from rap_trainer.world import World
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """What the loop knows at the moment of a report."""
+
+    step: int
+    rows: int
+    """Of the job's whole life."""
+    attempt: int
+    starved_s: float
+    """Of this attempt."""
+    bad_rows: int
+    lag_records: int | None
+    lag_s: float | None
+    checkpoint_age_s: float | None
+    checkpoint_step: int | None
+
+
+class Reports:
+    """Numbers since the report before. Every rank takes part; not thread-safe."""
+
+    def __init__(
+        self, spec: EvaluationSpec, world: World, *, evaluator: Evaluator, timer: PartTimer, watch: LossWatch
+    ) -> None:
+        self._spec = spec
+        self._world = world
+        self._evaluator = evaluator
+        self._timer = timer
+        self._watch = watch
+        self.freshness = Freshness(world.device)
+        self._since_s = time.perf_counter()
+        self._step = 0
+        self._rows = 0
+
+    def begin(self, step: int, rows: int) -> None:
+        """Counts from here."""
+        self._since_s, self._step, self._rows = time.perf_counter(), step, rows
+
+    def take(self, standing: Standing) -> tuple[Progress, Divergence | None]:
+        """Collective, after the same step on every rank; the same result everywhere but for this rank's parts."""
+        now_s = time.perf_counter()
+        evaluation = self._evaluator.summary(self.all_reduce)
+        fresh = self.freshness.take(self.all_reduce)
+        loss_sum = self._watch.take()
+        self.all_reduce(loss_sum)
+        elapsed_s, steps, rows = now_s - self._since_s, standing.step - self._step, standing.rows - self._rows
+        seconds = self._timer.take()
+        self.begin(standing.step, standing.rows)
+        step_ms = 1e3 * elapsed_s / steps if steps else 0.0
+        parts_ms = _parts_ms(seconds, steps, step_ms)
+        window, life = evaluation.window, evaluation.life
+        progress = Progress(
+            time_s=time.time(),
+            step=standing.step,
+            rows=standing.rows,
+            rows_per_s=rows / elapsed_s if elapsed_s else 0.0,
+            step_ms=step_ms,
+            parts_ms=parts_ms,
+            exposed_ratio=parts_ms["preprocess"] / step_ms if steps else None,
+            loss=float(loss_sum) / rows if rows else None,
+            normalized_entropy=window.normalized_entropy,
+            auc=window.auc,
+            auc_error=window.auc_error,
+            calibration=window.calibration,
+            life_normalized_entropy=life.normalized_entropy,
+            life_auc=life.auc,
+            life_calibration=life.calibration,
+            freshness_p50_s=fresh.p50_s,
+            freshness_p99_s=fresh.p99_s,
+            lag_records=standing.lag_records,
+            lag_s=standing.lag_s,
+            checkpoint_age_s=standing.checkpoint_age_s,
+            checkpoint_step=standing.checkpoint_step,
+            bad_rows=standing.bad_rows,
+            starved_s=standing.starved_s,
+            attempt=standing.attempt,
+            world=self._world.size,
+        )
+        return progress, check(evaluation, self._spec)
+
+    def all_reduce(self, tensor: torch.Tensor) -> None:
+        """Sums a tensor over the ranks, in place."""
+        if self._world.size > 1:
+            dist.all_reduce(tensor, group=self._world.data_group)
+
+
+def _parts_ms(seconds: Mapping[str, float], steps: int, step_ms: float) -> dict[str, float]:
+    """Milliseconds a step by part; `other` is what is left of the step."""
+    if not steps:
+        return dict.fromkeys(PARTS, 0.0)
+    parts = {part: 1e3 * seconds.get(part, 0.0) / steps for part in PARTS}
+    parts["other"] = max(0.0, step_ms - sum(parts.values()))
+    return parts

@@ -1,0 +1,210 @@
+"""Trains a job on the ranks of this attempt, from the newest checkpoint to the end of the source.
+
+    code = train(job, display=Display([...]))
+
+One call is one rank's part of one attempt; `launch.py` starts the ranks. The recipe: join the ranks, own the
+checkpoint directory, build and shard the model, restore the state, open the source, loop, end in order.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from rap_contract.graph import FeatureGraph, compile_features
+from rap_contract.job import RAPJob, RAPJobSpec
+from rap_contract.pod import ENV_ATTEMPT, ExitCode
+from rap_contract.problem import InvalidDocument, Problem
+
+from rap_trainer.batch import Positions
+from rap_trainer.checkpoint.commit import clear_unfinished
+from rap_trainer.checkpoint.errors import CheckpointError
+from rap_trainer.checkpoint.fence import claim, newest_attempt
+from rap_trainer.checkpoint.layout import JobIdentity
+from rap_trainer.checkpoint.reader import Found, find
+from rap_trainer.checkpoint.writer import CheckpointWriter
+from rap_trainer.display import Display, Event, Outcome, Run
+from rap_trainer.evaluation.evaluator import Evaluator
+from rap_trainer.model.build import build_model
+from rap_trainer.model.shard import ShardedModel, shard_model
+from rap_trainer.model.tables import embedding_bag_collection
+from rap_trainer.program import Program
+from rap_trainer.step.ledger import ENV_LEDGER, Ledger
+from rap_trainer.step.loop import Ending, Loop, Tools
+from rap_trainer.step.loss_watch import LossWatch
+from rap_trainer.step.reports import Reports
+from rap_trainer.step.runtime import EagerRuntime
+from rap_trainer.step.saving import Saving
+from rap_trainer.step.signals import StopRequest
+from rap_trainer.step.stages import training_stages
+from rap_trainer.stream.files import FileSource
+from rap_trainer.stream.source import Source
+from rap_trainer.world import PeerLost, World, is_peer_loss, join_world, leave_world
+
+log = logging.getLogger(__name__)
+
+
+def train(job: RAPJob, *, display: Display | None = None) -> ExitCode | int:
+    """Trains on this rank until the attempt ends; gives the exit code of DESIGN 10.
+
+    Raises InvalidDocument for a job that cannot be trained, and whatever was not foreseen. After PEER_LOST the
+    process should end without further collectives (`os._exit`).
+    """
+    display = display or Display()
+    with StopRequest() as stop:
+        try:
+            world = join_world(use_gpu=job.spec.trainer.gpus_per_node > 0)
+            ending = _attempt(job, world, stop, display)
+        except CheckpointError as error:
+            ending = Ending(code=error.exit_code, reason=str(error))
+        except RuntimeError as error:
+            if not is_peer_loss(error):
+                raise
+            ending = Ending(code=ExitCode.PEER_LOST, reason=f"another rank is gone: {error}")
+        if ending.code not in (ExitCode.DONE, ExitCode.TERMINATED):
+            log.error("%s", ending.reason)
+        if ending.code != ExitCode.PEER_LOST:
+            leave_world()
+    return ending.code
+
+
+def _attempt(job: RAPJob, world: World, stop: StopRequest, display: Display) -> Ending:
+    began_s = time.time()
+    spec, root, identity = job.spec, Path(job.spec.checkpoint.path), JobIdentity.of(job)
+    attempt = _own_directory(root, world)
+    found = find(root, identity, world)
+    graph = _graph(spec)
+    model = shard_model(build_model(spec, embedding_bag_collection(graph), num_dense=graph.dense_width), spec, world)
+    evaluator = Evaluator(spec.evaluation, world.device)
+    writer = CheckpointWriter(root, identity=identity, world=world, attempt=attempt, keep=spec.checkpoint.keep)
+    saving = Saving(root, identity=identity, world=world, model=model, evaluator=evaluator, writer=writer)
+    step, rows, positions = _resume(found, saving, spec, world)
+    source = _open_source(spec, world, positions)
+    runtime = _runtime(spec, graph, model, evaluator, world)
+    watch = LossWatch(world.device)
+    reports = Reports(spec.evaluation, world, evaluator=evaluator, timer=runtime.timer, watch=watch)
+    tools = Tools(
+        world=world,
+        source=source,
+        runtime=runtime,
+        saving=saving,
+        watch=watch,
+        reports=reports,
+        stop=stop,
+        display=display,
+        attempt=attempt,
+        ledger=_ledger(world, attempt, step, positions),
+    )
+    display.start(_run(job, world, attempt, step))
+    if found is not None:
+        for reason in found.passed_over:
+            display.event(Event(time_s=time.time(), kind="warning", text=f"passed over: {reason}", step=step))
+        display.event(Event(time_s=time.time(), kind="resume", text=f"from {found.directory}", step=step))
+    loop = Loop(spec, tools, step=step, rows=rows)
+    try:
+        ending = loop.run()
+    finally:
+        with suppress(Exception):  # the run's own error matters more
+            source.close()
+    display.finish(
+        Outcome(
+            time_s=time.time(),
+            exit_code=ending.code,
+            reason=ending.reason,
+            steps=loop.step - step,
+            rows=loop.rows - rows,
+            seconds=time.time() - began_s,
+            last=loop.last,
+            checkpoint_step=saving.saved_step,
+        )
+    )
+    return ending
+
+
+def _own_directory(root: Path, world: World) -> int:
+    """Makes this attempt the only one that may write checkpoints; gives its number. Collective."""
+    outcome: list[int | CheckpointError] = [0]
+    if world.rank == 0:
+        given = os.environ.get(ENV_ATTEMPT)
+        attempt = int(given) if given is not None else newest_attempt(root) + 1
+        try:
+            claim(root, attempt)
+            clear_unfinished(root)
+            outcome = [attempt]
+        except CheckpointError as error:
+            outcome = [error]
+    dist.broadcast_object_list(outcome, src=0, group=world.control_group)
+    if isinstance(outcome[0], CheckpointError):
+        raise outcome[0]
+    return outcome[0]
+
+
+def _graph(spec: RAPJobSpec) -> FeatureGraph:
+    graph, problems = compile_features(spec)
+    if graph is None:
+        raise InvalidDocument(problems)
+    return graph
+
+
+def _resume(found: Found | None, saving: Saving, spec: RAPJobSpec, world: World) -> tuple[int, int, Positions]:
+    """Step, rows and positions to go on from."""
+    if found is None:
+        torch.manual_seed(spec.trainer.seed + world.rank)
+        return 0, 0, {}
+    saving.restore(found)
+    if len(found.ranks) == world.size:
+        found.ranks[world.rank].restore_random_state()
+    else:
+        torch.manual_seed(spec.trainer.seed + world.rank + world.size * found.manifest.step)
+    return found.manifest.step, found.manifest.rows, found.positions
+
+
+def _open_source(spec: RAPJobSpec, world: World, positions: Positions) -> Source:
+    if spec.source.files is not None:
+        store = dist.PrefixStore("rap/files", dist.distributed_c10d._get_default_store())
+        return FileSource(spec, rank=world.rank, world_size=world.size, start=positions, store=store)
+    hint = "this version reads spec.source.files"
+    raise InvalidDocument([Problem(path=("spec", "source", "kafka"), message="not supported yet", hint=hint)])
+
+
+def _runtime(
+    spec: RAPJobSpec, graph: FeatureGraph, model: ShardedModel, evaluator: Evaluator, world: World
+) -> EagerRuntime:
+    if world.device.type == "cuda":
+        torch.backends.cuda.matmul.allow_tf32 = spec.trainer.precision != "fp32"
+    program = Program(graph)
+    stages = training_stages(model, program.run, evaluator, world_size=world.size, device=world.device)
+    return EagerRuntime(stages, device=world.device)
+
+
+def _ledger(world: World, attempt: int, step: int, positions: Positions) -> Ledger | None:
+    directory = os.environ.get(ENV_LEDGER)
+    if directory is None:
+        return None
+    return Ledger(Path(directory), rank=world.rank, attempt=attempt, resumed_step=step, start=positions)
+
+
+def _run(job: RAPJob, world: World, attempt: int, step: int) -> Run:
+    trainer, source = job.spec.trainer, job.spec.source
+    on_gpu = world.device.type == "cuda"
+    return Run(
+        job=job.metadata.name,
+        attempt=attempt,
+        world=world.size,
+        device=torch.cuda.get_device_name(world.device) if on_gpu else "cpu",
+        runtime="eager",
+        batch_size=trainer.batch_size_per_gpu * world.size,
+        source=source.files.path if source.files is not None else source.kafka.topic if source.kafka else "",
+        checkpoint_path=job.spec.checkpoint.path,
+        resumed_step=step,
+        metrics_port=trainer.metrics_port + world.rank if trainer.metrics_port else 0,
+        time_s=time.time(),
+    )
+
+
+__all__ = ["PeerLost", "train"]
