@@ -1,0 +1,54 @@
+"""The step's recipe against TorchRec's own eager step, on a CPU: losses, tables and dense parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from captured.comparison import CPU, SIZES, compare, compare_on_rank
+from captured.torchrec_dlrm import build
+from rap_trainer.captured.blocks import Blocks
+from rap_trainer.captured.dense_optimizer import DenseRule, FlatOptimizer
+from rap_trainer.captured.dense_part import DensePart
+from rap_trainer.captured.exchange import LocalExchange
+from rap_trainer.captured.schedule import Schedule, Window
+from rap_trainer.captured.step import NoPreprocessing, TrainStep
+
+
+@pytest.fixture
+def world_of_one() -> Iterator[None]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("window", list(Window), ids=str)
+@pytest.mark.usefixtures("world_of_one")
+def test_one_rank_trains_as_torchrec_whatever_the_window(window: Window) -> None:
+    compare(0, 1, Schedule.uniform(2, window))
+
+
+def test_two_ranks_train_as_torchrec_with_early_and_late_preprocessing(tmp_path: Path) -> None:
+    windows = (Window.OUTPUT_DIST.value, Window.EMB_BWD.value)
+    mp.spawn(compare_on_rank, args=(2, str(tmp_path / "store"), windows), nprocs=2)
+
+
+@pytest.mark.usefixtures("world_of_one")
+def test_a_schedule_must_place_every_kernel() -> None:
+    model = build(SIZES, CPU)
+    blocks = Blocks(order=tuple(range(5)), counts=(5,), rank=0, batch_size=8, dim=8)
+    exchange = LocalExchange(blocks, CPU)
+    dense = DensePart(model.mlps, blocks, allocate=exchange.allocate_grads)
+    optimizer = FlatOptimizer(DenseRule(kind="sgd", lr=0.1), dense.flat)
+    with pytest.raises(ValueError, match="0 kernels, the schedule places 1"):
+        TrainStep(
+            model.sharded._lookups[0],
+            dense,
+            optimizer,
+            exchange,
+            preprocessor=NoPreprocessing(),
+            schedule=Schedule.uniform(1, Window.INLINE),
+        )

@@ -1,0 +1,189 @@
+"""The step's Triton kernels against their twins in plain PyTorch: on a GPU, or interpreted on a CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from rap_trainer.captured import dense_optimizer as optimizers
+from rap_trainer.captured import interaction as interactions
+from rap_trainer.captured import pointwise
+from rap_trainer.captured.blocks import Blocks
+from rap_trainer.captured.flat import FlatParameters
+from torch import nn
+
+DIM = 16
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@pytest.fixture(autouse=True)
+def _on_the_device() -> Iterator[None]:
+    with DEVICE:
+        yield
+
+
+@pytest.fixture
+def blocks() -> Blocks:
+    return Blocks(order=(2, 0, 3, 1, 4), counts=(2, 3), rank=0, batch_size=3, dim=DIM)
+
+
+def test_interaction_kernels(blocks: Blocks) -> None:
+    torch.manual_seed(0)
+    kernels = interactions
+    tile = interactions.TileMap.of(blocks, DEVICE)
+    B = blocks.batch_size
+    bottom = torch.randn(B, DIM).relu()
+    own, peer = torch.randn(B * 2 * DIM), torch.randn(2 * blocks.block_elements)
+    expected, out = torch.zeros(B, tile.padded_columns), torch.zeros(B, tile.padded_columns)
+    interactions.forward_twin(bottom, own, peer, expected, tile)
+    columns = (tile.position_T, tile.origin_T, tile.offset_T, tile.stride_T, tile.num_features)
+    sizes = {"TILE": tile.tile_rows, "D": DIM, "PRECISION": "ieee"}
+    kernels.interaction_forward_kernel[(B,)](bottom, own, peer, out, *columns, out.stride(0), **sizes)
+    torch.testing.assert_close(out, expected)
+
+    grad = torch.randn(B, tile.padded_columns)
+    twin = interactions.TileGradients(
+        bottom_BD=torch.zeros(B, DIM), own=torch.full_like(own, 7.0), peer=torch.full_like(peer, 7.0)
+    )
+    interactions.backward_twin(bottom, own, peer, grad, tile, into=twin)
+    into = [torch.zeros(B, DIM), torch.full_like(own, 7.0), torch.full_like(peer, 7.0)]
+    kernels.interaction_backward_kernel[(B,)](bottom, own, peer, grad, *into, *columns, grad.stride(0), **sizes)
+    for got, reference in zip(into, (twin.bottom_BD, twin.own, twin.peer), strict=True):
+        torch.testing.assert_close(got, reference)
+
+
+@pytest.mark.parametrize("rows", [1, 32, 45], ids=lambda rows: f"{rows}-rows")
+def test_loss_kernel(rows: int) -> None:
+    torch.manual_seed(1)
+    kernels = pointwise
+    B, N = rows, 20
+    hidden, weight, bias = torch.randn(B, N).relu() * 8, torch.randn(1, N), torch.randn(1)
+    targets = pointwise.Targets(
+        labels_B=(torch.rand(B) < 0.5).float(),
+        scale=torch.tensor([0.02]),
+        num_rows=torch.tensor([max(1, B - 3)], dtype=torch.int32),
+    )
+    P, S = pointwise.num_blocks(B), 64
+
+    def fresh() -> tuple[pointwise.Outcome, pointwise.LossGradients]:
+        return pointwise.Outcome(logits_B=torch.zeros(B), losses_P=torch.zeros(P)), pointwise.LossGradients(
+            grad_BN=torch.zeros(B, N), sums_PS=torch.zeros(P, S), hidden_at=0, weight_at=24, bias_at=48
+        )
+
+    (twin, twin_grads), (got, grads) = fresh(), fresh()
+    pointwise.loss_twin(hidden, weight, bias, targets, twin, into=twin_grads)
+    kernels.loss_kernel[(P,)](
+        hidden, weight, bias, targets.labels_B, targets.scale, targets.num_rows, got.logits_B, got.losses_P,
+        grads.grad_BN, grads.sums_PS, S, 0, 24, 48, B, N, BLOCK_B=pointwise.ROWS, BLOCK_N=32,
+    )  # fmt: skip
+    for a, b in (
+        (got.logits_B, twin.logits_B),
+        (got.losses_P, twin.losses_P),
+        (grads.grad_BN, twin_grads.grad_BN),
+        (grads.sums_PS, twin_grads.sums_PS),
+    ):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_relu_backward_and_column_sum_kernels() -> None:
+    torch.manual_seed(2)
+    kernels = pointwise
+    B, N, S = 45, 150, 200
+    out, grad = torch.randn(B, N).relu(), torch.randn(B, N)
+    P = pointwise.num_blocks(B)
+    grid = (P, -(-N // pointwise.COLUMNS))
+    twin, twin_sums, sums = grad.clone(), torch.zeros(P, S), torch.zeros(P, S)
+    pointwise.relu_backward(twin, out, twin_sums, 8)
+    sizes = {"BLOCK_B": pointwise.ROWS, "BLOCK_N": pointwise.COLUMNS}
+    kernels.relu_backward_kernel[grid](grad, out, sums, S, 8, B, N, **sizes)
+    torch.testing.assert_close(grad, twin)
+    torch.testing.assert_close(sums, twin_sums)
+    again = torch.zeros(P, S)
+    kernels.column_sums_kernel[grid](grad, again, S, 8, B, N, **sizes)
+    torch.testing.assert_close(again, twin_sums)
+
+
+RULES = [
+    optimizers.DenseRule(kind="sgd", lr=0.1, weight_decay=0.01),
+    optimizers.DenseRule(kind="sgd", lr=0.1, momentum=0.9),
+    optimizers.DenseRule(kind="adagrad", lr=0.05, eps=1e-8),
+    optimizers.DenseRule(kind="adam", lr=0.01, weight_decay=0.1),
+    optimizers.DenseRule(kind="adamw", lr=0.01, weight_decay=0.1),
+]
+TORCH = {
+    "sgd": lambda p, r: torch.optim.SGD(p, lr=r.lr, momentum=r.momentum, weight_decay=r.weight_decay),
+    "adagrad": lambda p, r: torch.optim.Adagrad(p, lr=r.lr, eps=r.eps, weight_decay=r.weight_decay),
+    "adam": lambda p, r: torch.optim.Adam(p, lr=r.lr, eps=r.eps, weight_decay=r.weight_decay),
+    "adamw": lambda p, r: torch.optim.AdamW(p, lr=r.lr, eps=r.eps, weight_decay=r.weight_decay),
+}
+
+
+def linears() -> list[nn.Linear]:
+    torch.manual_seed(3)
+    return [nn.Linear(5, 6), nn.Linear(6, 1)]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: f"{rule.kind}-{rule.momentum}")
+def test_a_hundred_flat_updates_equal_torchs(rule: optimizers.DenseRule) -> None:
+    flat = FlatParameters(linears(), [8, 6], allocate=torch.zeros)
+    mine = optimizers.FlatOptimizer(rule, flat)
+    references = linears()
+    parameters = [p for layer in references for p in (layer.weight, layer.bias)]
+    theirs = TORCH[rule.kind](parameters, rule)
+    assert optimizers.rule_of(theirs) == rule
+    for _ in range(100):
+        for parameter, (_, view) in zip(parameters, flat.views(flat.grads), strict=True):
+            parameter.grad = torch.randn_like(parameter)
+            view.copy_(parameter.grad)
+        mine.update()
+        theirs.step()
+    for parameter, (_, view) in zip(parameters, flat.views(flat.values), strict=True):
+        torch.testing.assert_close(view, parameter.detach(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: f"{rule.kind}-{rule.momentum}")
+def test_update_kernel_equals_its_twin(rule: optimizers.DenseRule) -> None:
+    kernels = optimizers
+    flat = FlatParameters(linears(), [8, 6], allocate=torch.zeros)
+    twin = optimizers.FlatOptimizer(rule, flat)
+    values = flat.values.clone()
+    first, second, step = torch.zeros_like(values), torch.zeros_like(values), torch.zeros(1)
+    for _ in range(3):
+        for _, view in flat.views(flat.grads):
+            view.normal_()
+        twin.update()
+        step += 1
+        kernels.update_kernel[(-(-values.numel() // 1024),)](
+            values, flat.grads, first, second, step, values.numel(), rule.lr,
+            rule.momentum if rule.kind == "sgd" else rule.beta1, rule.beta2, rule.eps, rule.weight_decay,
+            KIND=rule.kind, MOMENTUM=rule.momentum > 0, BLOCK=1024,
+        )  # fmt: skip
+    torch.testing.assert_close(values, flat.values, rtol=1e-5, atol=1e-6)
+
+
+def test_state_is_shared_with_the_torch_optimizer_both_ways() -> None:
+    layers = linears()
+    theirs = torch.optim.Adagrad([p for layer in layers for p in (layer.weight, layer.bias)], lr=0.05)
+    for group in theirs.param_groups:
+        for parameter in group["params"]:
+            parameter.grad = torch.ones_like(parameter)
+    theirs.step()
+    flat = FlatParameters(layers, [8, 6], allocate=torch.zeros)
+    mine = optimizers.FlatOptimizer(optimizers.rule_of(theirs), flat)
+    mine.load_from(theirs)
+    assert float(mine.step) == 1
+    flat.grads.fill_(2.0)
+    mine.update()
+    mine.publish_step(theirs)
+    state = theirs.state_dict()["state"][0]
+    assert float(state["step"]) == 2
+    torch.testing.assert_close(state["sum"], torch.full((6, 5), 5.0))
+
+
+def test_an_optimizer_without_a_flat_form_is_refused_with_the_reason() -> None:
+    parameter = nn.Parameter(torch.zeros(2))
+    with pytest.raises(ValueError, match="amsgrad of Adam has no captured form"):
+        optimizers.rule_of(torch.optim.Adam([parameter], amsgrad=True))
+    with pytest.raises(ValueError, match="unknown dense optimizer 'rprop'"):
+        optimizers.rule_of(torch.optim.Rprop([parameter], lr=0.1))

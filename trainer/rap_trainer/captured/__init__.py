@@ -1,0 +1,1 @@
+"""The captured runtime: the whole training step, next batch's preprocessing included, in CUDA graphs."""

@@ -1,0 +1,152 @@
+"""The built-in DLRM's dense part as explicit forward and backward functions over flat buffers.
+
+Forward: bottom MLP; interaction; top MLP; loss. Backward in two halves: `backward` is the chain that
+reaches the embeddings' gradient (the critical path), `weight_gradients` everything that may
+run later beside the exchange and the tables' update. No autograd, no gather, no copy between
+layouts. Not here: table lookup, exchange, optimizer.
+
+B rows, D dim, K1 padded interaction columns, N a layer's outputs, P blocks of rows, S sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from rap_trainer.captured import pointwise
+from rap_trainer.captured.blocks import Blocks, pad_to
+from rap_trainer.captured.flat import Allocate, FlatParameters
+from rap_trainer.captured.interaction import TileGradients, TileMap, interaction_backward, interaction_forward
+
+WIDTH_PAD = 4
+"""Elements a weight's row is padded to: 16 bytes, below which cuBLAS leaves the tensor cores (H200, 2026-11)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mlps:
+    """The linear layers of a DLRM, in order; ReLU follows each but the last of `top`."""
+
+    bottom: Sequence[nn.Linear]
+    top: Sequence[nn.Linear]
+
+    def __post_init__(self) -> None:
+        if len(self.top) < 2:
+            raise ValueError("the top MLP needs a hidden layer")
+        if any(layer.bias is None for layer in (*self.bottom, *self.top)):
+            raise ValueError("every layer needs a bias")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Embeddings:
+    """What the exchange delivers: the own lookup block and the buffer of the peers' blocks."""
+
+    own: torch.Tensor
+    peer: torch.Tensor
+
+
+class DensePart:
+    """The dense part for one batch size. Buffers are allocated once; each call overwrites them."""
+
+    def __init__(self, mlps: Mlps, blocks: Blocks, *, allocate: Allocate, precision: str = "tf32") -> None:
+        layers = (*mlps.bottom, *mlps.top)
+        weight = layers[0].weight
+        self.blocks = blocks
+        self.tile = TileMap.of(blocks, weight.device)
+        self.num_bottom = len(mlps.bottom)
+        widths = [layer.in_features for layer in layers]
+        widths[0] = pad_to(widths[0], WIDTH_PAD)
+        widths[self.num_bottom] = self.tile.padded_columns
+        if mlps.top[0].in_features != self.tile.num_columns:
+            raise ValueError(f"the top MLP takes {mlps.top[0].in_features} columns, got {self.tile.num_columns}")
+        self.flat = FlatParameters(layers, widths, allocate=allocate)
+        self.precision = precision
+        self.dense_width = widths[0]
+        """Columns of the dense input, padding included; the padding must be zero."""
+        B = blocks.batch_size
+        self._interactions_BK1 = weight.new_zeros(B, self.tile.padded_columns)
+        self._bottom: list[torch.Tensor] = []
+        self._top: list[torch.Tensor] = []
+        self._top_grads: list[torch.Tensor] = []
+        layout = self.flat.layout
+        sums_PS = weight.new_zeros(pointwise.num_blocks(B), layout.sums_size)
+        last_hidden = len(layers) - 2
+        self._loss = pointwise.LossGradients(
+            grad_BN=weight.new_zeros(B, layers[-1].in_features),
+            sums_PS=sums_PS,
+            hidden_at=layout.bias_column(last_hidden),
+            weight_at=layout.last_weight_column,
+            bias_at=layout.bias_column(len(layers) - 1),
+        )
+        self.grad_bottom_BD = weight.new_zeros(B, blocks.dim)
+
+    def forward_bottom(self, dense: torch.Tensor) -> None:
+        """Bottom MLP over dense [B, dense_width]."""
+        self._bottom = [dense]
+        for i in range(self.num_bottom):
+            self._bottom.append(self._layer(i, self._bottom[-1]))
+
+    def forward_top(self, embeddings: Embeddings, targets: pointwise.Targets, outcome: pointwise.Outcome) -> None:
+        """Interaction, top MLP and loss into `outcome`; after `forward_bottom`."""
+        interaction_forward(
+            self._bottom[-1],
+            embeddings.own,
+            embeddings.peer,
+            self._interactions_BK1,
+            self.tile,
+            precision=self._dot_precision,
+        )
+        self._top = [self._interactions_BK1]
+        last = len(self.flat.weights) - 1
+        for i in range(self.num_bottom, last):
+            self._top.append(self._layer(i, self._top[-1]))
+        pointwise.loss_and_last_layer(
+            self._top[-1], self.flat.weights[last], self.flat.biases[last], targets, outcome, into=self._loss
+        )
+
+    def backward(self, embeddings: Embeddings, *, own: torch.Tensor, peer: torch.Tensor) -> None:
+        """The chain from the loss to the embeddings' gradients, written to `own` and `peer`."""
+        grad = self._loss.grad_BN
+        self._top_grads = [grad]
+        for i in range(len(self.flat.weights) - 2, self.num_bottom, -1):
+            grad = grad @ self.flat.weights[i]
+            below = self._top[i - self.num_bottom]
+            pointwise.relu_backward(grad, below, self._loss.sums_PS, self.flat.layout.bias_column(i - 1))
+            self._top_grads.append(grad)
+        grad_BK1 = grad @ self.flat.weights[self.num_bottom]
+        interaction_backward(
+            self._bottom[-1],
+            embeddings.own,
+            embeddings.peer,
+            grad_BK1,
+            self.tile,
+            into=TileGradients(bottom_BD=self.grad_bottom_BD, own=own, peer=peer),
+            precision=self._dot_precision,
+        )
+
+    def weight_gradients(self) -> None:
+        """All weight and bias gradients into the flat gradient buffer; after `backward`."""
+        layer = len(self.flat.weights) - 2
+        for grad in self._top_grads:
+            torch.mm(grad.t(), self._top[layer - self.num_bottom], out=self.flat.weight_grads[layer])
+            layer -= 1
+        grad, sums_PS = self.grad_bottom_BD, self._loss.sums_PS
+        pointwise.column_sums(grad, sums_PS, self.flat.layout.bias_column(self.num_bottom - 1))
+        for i in range(self.num_bottom - 1, -1, -1):
+            torch.mm(grad.t(), self._bottom[i], out=self.flat.weight_grads[i])
+            if i:
+                grad = grad @ self.flat.weights[i]
+                pointwise.relu_backward(grad, self._bottom[i], sums_PS, self.flat.layout.bias_column(i - 1))
+        torch.sum(sums_PS, 0, out=self.flat.sum_grads)
+
+    def _layer(self, i: int, x: torch.Tensor) -> torch.Tensor:
+        weight, bias = self.flat.weights[i], self.flat.biases[i]
+        if x.is_cuda:
+            return torch._addmm_activation(bias, x, weight.t(), use_gelu=False)
+        return torch.addmm(bias, x, weight.t()).relu_()
+
+    @property
+    def _dot_precision(self) -> str:
+        return "ieee" if self.precision == "fp32" else "tf32"

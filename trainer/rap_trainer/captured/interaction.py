@@ -1,0 +1,294 @@
+"""Dot interaction without a gather: forward and backward kernels over exchanged blocks.
+
+One program handles one sample: it loads the tile [F, D] (F padded to a power of two with zeros,
+so that the products run on tensor cores) straight from the bottom MLP's output, the own lookup
+output and the peers' blocks, and writes the model's columns in place. Twins in plain PyTorch
+compute the same from the same buffers; they are the reference and the CPU path.
+
+B rows, D dim, F features, K = D + F(F-1)/2 columns of the top MLP's input, K1 = K padded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+from rap_trainer.captured.blocks import Blocks, Origin, num_pairs, pad_to
+
+COLUMN_PAD = 32
+"""K is padded to a multiple of this many columns: tf32 matrix products want rows of 16-byte multiples."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TileMap:
+    """`Blocks.tile()` as device tensors, padded to T rows with absent features."""
+
+    position_T: torch.Tensor
+    origin_T: torch.Tensor
+    offset_T: torch.Tensor
+    stride_T: torch.Tensor
+    num_features: int
+    dim: int
+
+    @classmethod
+    def of(cls, blocks: Blocks, device: torch.device) -> TileMap:
+        rows = blocks.tile()
+        pad = max(16, triton.next_power_of_2(len(rows))) - len(rows)
+        absent = 3
+
+        def column(values: list[int], fill: int, dtype: torch.dtype) -> torch.Tensor:
+            return torch.tensor(values + [fill] * pad, dtype=dtype, device=device)
+
+        return cls(
+            position_T=column([row.position for row in rows], len(rows), torch.int32),
+            origin_T=column([int(row.origin) for row in rows], absent, torch.int32),
+            offset_T=column([row.offset for row in rows], 0, torch.int64),
+            stride_T=column([row.stride for row in rows], 0, torch.int64),
+            num_features=len(rows),
+            dim=blocks.dim,
+        )
+
+    @property
+    def tile_rows(self) -> int:
+        return self.position_T.numel()
+
+    @property
+    def num_columns(self) -> int:
+        """K."""
+        return self.dim + num_pairs(self.num_features)
+
+    @property
+    def padded_columns(self) -> int:
+        """K1."""
+        return pad_to(self.num_columns, COLUMN_PAD)
+
+
+@triton.jit
+def _addresses(offset_ptr, stride_ptr, b, TILE: tl.constexpr, D: tl.constexpr):
+    k = tl.arange(0, TILE)
+    start = tl.load(offset_ptr + k) + tl.load(stride_ptr + k) * b
+    start = tl.multiple_of(start, 4)
+    return start[:, None] + tl.arange(0, D)[None, :]
+
+
+@triton.jit
+def _load_tile(bottom_ptr, own_ptr, peer_ptr, origin, at):
+    bottom = tl.load(bottom_ptr + at, mask=origin == 0, other=0.0)
+    own = tl.load(own_ptr + at, mask=origin == 1, other=0.0)
+    peer = tl.load(peer_ptr + at, mask=origin == 2, other=0.0)
+    return bottom + own + peer
+
+
+@triton.jit
+def _pair_columns(position, F, D: tl.constexpr, TILE: tl.constexpr):
+    i = tl.broadcast_to(position[:, None], (TILE, TILE))
+    j = tl.broadcast_to(position[None, :], (TILE, TILE))
+    low = tl.minimum(i, j)
+    high = tl.maximum(i, j)
+    column = D + low * (2 * F - low - 1) // 2 + (high - low - 1)
+    return column, (i != j) & (high < F), i < j
+
+
+@triton.jit
+def interaction_forward_kernel(
+    bottom_ptr,
+    own_ptr,
+    peer_ptr,
+    out_ptr,
+    position_ptr,
+    origin_ptr,
+    offset_ptr,
+    stride_ptr,
+    F,
+    out_stride,
+    TILE: tl.constexpr,
+    D: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Row b of out_BK1: the bottom MLP's output, then the products of all pairs. Grid: B."""
+    b = tl.program_id(0).to(tl.int64)
+    k = tl.arange(0, TILE)
+    d = tl.arange(0, D)
+    position = tl.load(position_ptr + k)
+    origin = tl.load(origin_ptr + k)[:, None]
+    at = _addresses(offset_ptr, stride_ptr, b, TILE, D)
+    tile = _load_tile(bottom_ptr, own_ptr, peer_ptr, origin, at)
+    products = tl.dot(tile, tl.trans(tile), input_precision=PRECISION)
+    column, valid, upper = _pair_columns(position, F, D, TILE)
+    row_ptr = out_ptr + b * out_stride
+    tl.store(row_ptr + column, products, mask=valid & upper)
+    tl.store(row_ptr + d, tl.load(bottom_ptr + b * D + d))
+
+
+@triton.jit
+def interaction_backward_kernel(
+    bottom_ptr,
+    own_ptr,
+    peer_ptr,
+    grad_ptr,
+    grad_bottom_ptr,
+    grad_own_ptr,
+    grad_peer_ptr,
+    position_ptr,
+    origin_ptr,
+    offset_ptr,
+    stride_ptr,
+    F,
+    grad_stride,
+    TILE: tl.constexpr,
+    D: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Gradients of the tile from grad_BK1, written in the very layout the exchange sends. Grid: B.
+
+    The bottom MLP's row also gets its direct gradient and the mask of its last ReLU.
+    """
+    b = tl.program_id(0).to(tl.int64)
+    k = tl.arange(0, TILE)
+    d = tl.arange(0, D)
+    position = tl.load(position_ptr + k)
+    origin = tl.load(origin_ptr + k)[:, None]
+    at = _addresses(offset_ptr, stride_ptr, b, TILE, D)
+    tile = _load_tile(bottom_ptr, own_ptr, peer_ptr, origin, at)
+    column, valid, _ = _pair_columns(position, F, D, TILE)
+    row_ptr = grad_ptr + b * grad_stride
+    pairs = tl.load(row_ptr + column, mask=valid, other=0.0)
+    grad = tl.dot(pairs, tile, input_precision=PRECISION)
+    tl.store(grad_own_ptr + at, grad, mask=origin == 1)
+    tl.store(grad_peer_ptr + at, grad, mask=origin == 2)
+    direct = tl.load(row_ptr + tl.broadcast_to(d[None, :], (TILE, D)), mask=origin == 0, other=0.0)
+    tl.store(grad_bottom_ptr + at, tl.where(tile > 0, grad + direct, 0.0), mask=origin == 0)
+
+
+def interaction_forward(
+    bottom_BD: torch.Tensor,
+    own: torch.Tensor,
+    peer: torch.Tensor,
+    out_BK1: torch.Tensor,
+    tile: TileMap,
+    *,
+    precision: str = "tf32",
+) -> None:
+    """Fills columns 0..K-1 of `out_BK1`; the padding is left as it is (zero)."""
+    if not _on_kernel(bottom_BD):
+        forward_twin(bottom_BD, own, peer, out_BK1, tile)
+        return
+    interaction_forward_kernel[(out_BK1.shape[0],)](
+        bottom_BD,
+        own,
+        peer,
+        out_BK1,
+        tile.position_T,
+        tile.origin_T,
+        tile.offset_T,
+        tile.stride_T,
+        tile.num_features,
+        out_BK1.stride(0),
+        TILE=tile.tile_rows,
+        D=tile.dim,
+        PRECISION=precision,
+        num_warps=_warps(tile),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TileGradients:
+    """Where the interaction's backward writes: same layouts as the buffers it reads."""
+
+    bottom_BD: torch.Tensor
+    own: torch.Tensor
+    peer: torch.Tensor
+
+
+def interaction_backward(
+    bottom_BD: torch.Tensor,
+    own: torch.Tensor,
+    peer: torch.Tensor,
+    grad_BK1: torch.Tensor,
+    tile: TileMap,
+    *,
+    into: TileGradients,
+    precision: str = "tf32",
+) -> None:
+    """Fills `into` from the gradient of the interaction's output."""
+    if not _on_kernel(bottom_BD):
+        backward_twin(bottom_BD, own, peer, grad_BK1, tile, into=into)
+        return
+    interaction_backward_kernel[(grad_BK1.shape[0],)](
+        bottom_BD,
+        own,
+        peer,
+        grad_BK1,
+        into.bottom_BD,
+        into.own,
+        into.peer,
+        tile.position_T,
+        tile.origin_T,
+        tile.offset_T,
+        tile.stride_T,
+        tile.num_features,
+        grad_BK1.stride(0),
+        TILE=tile.tile_rows,
+        D=tile.dim,
+        PRECISION=precision,
+        num_warps=_warps(tile),
+    )
+
+
+def forward_twin(
+    bottom_BD: torch.Tensor, own: torch.Tensor, peer: torch.Tensor, out_BK1: torch.Tensor, tile: TileMap
+) -> None:
+    """The forward kernel in plain PyTorch."""
+    features_BFD = _gather(bottom_BD, own, peer, tile)
+    products = features_BFD @ features_BFD.transpose(1, 2)
+    upper = torch.triu_indices(tile.num_features, tile.num_features, 1, device=bottom_BD.device)
+    out_BK1[:, : tile.dim] = bottom_BD
+    out_BK1[:, tile.dim : tile.num_columns] = products[:, upper[0], upper[1]]
+
+
+def backward_twin(
+    bottom_BD: torch.Tensor,
+    own: torch.Tensor,
+    peer: torch.Tensor,
+    grad_BK1: torch.Tensor,
+    tile: TileMap,
+    *,
+    into: TileGradients,
+) -> None:
+    """The backward kernel in plain PyTorch."""
+    features_BFD = _gather(bottom_BD, own, peer, tile)
+    rows, size = grad_BK1.shape[0], tile.num_features
+    upper = torch.triu_indices(size, size, 1, device=grad_BK1.device)
+    pairs_BFF = grad_BK1.new_zeros(rows, size, size)
+    pairs_BFF[:, upper[0], upper[1]] = grad_BK1[:, tile.dim : tile.num_columns]
+    grad_BFD = (pairs_BFF + pairs_BFF.transpose(1, 2)) @ features_BFD
+    into.bottom_BD.copy_((grad_BFD[:, 0] + grad_BK1[:, : tile.dim]) * (bottom_BD > 0))
+    for origin, target in ((Origin.OWN, into.own), (Origin.PEER, into.peer)):
+        for k in (tile.origin_T == int(origin)).nonzero().flatten().tolist():
+            _row(target, tile, k, rows).copy_(grad_BFD[:, int(tile.position_T[k])])
+
+
+def _gather(bottom_BD: torch.Tensor, own: torch.Tensor, peer: torch.Tensor, tile: TileMap) -> torch.Tensor:
+    rows = bottom_BD.shape[0]
+    buffers = {Origin.BOTTOM: bottom_BD, Origin.OWN: own, Origin.PEER: peer}
+    placed = {
+        int(tile.position_T[k]): _row(buffers[Origin(int(tile.origin_T[k]))], tile, k, rows)
+        for k in range(tile.num_features)
+    }
+    return torch.stack([placed[p] for p in range(tile.num_features)], 1)
+
+
+def _row(buffer: torch.Tensor, tile: TileMap, k: int, rows: int) -> torch.Tensor:
+    at = buffer.storage_offset() + int(tile.offset_T[k])
+    return buffer.as_strided((rows, tile.dim), (int(tile.stride_T[k]), 1), at)
+
+
+def _on_kernel(tensor: torch.Tensor) -> bool:
+    return tensor.is_cuda and tensor.dtype == torch.float32
+
+
+def _warps(tile: TileMap) -> int:
+    return 4 if tile.tile_rows <= 64 else 8

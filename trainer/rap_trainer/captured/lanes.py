@@ -1,0 +1,40 @@
+"""Parallel branches of the step: streams on a GPU, plain order on a CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+
+class Lane:
+    """One branch. Work enqueued `on` it runs beside the current stream until `join`."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._forked = False
+
+    def reset(self) -> None:
+        """Forgets earlier forks: a capture must not join a lane that is not part of it."""
+        self._forked = False
+
+    def fork(self) -> None:
+        """What follows on the lane runs after what the current stream holds now."""
+        self._forked = True
+        if self._stream is not None:
+            self._stream.wait_stream(torch.cuda.current_stream())
+
+    def join(self) -> None:
+        """What follows on the current stream runs after what the lane holds now; nothing if it was not forked."""
+        if self._stream is not None and self._forked:
+            torch.cuda.current_stream().wait_stream(self._stream)
+
+    @contextmanager
+    def on(self) -> Iterator[None]:
+        """Enqueues on the lane instead of the current stream."""
+        if self._stream is None:
+            yield
+            return
+        with torch.cuda.stream(self._stream):
+            yield

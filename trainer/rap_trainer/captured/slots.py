@@ -1,0 +1,58 @@
+"""What a step trains on, as fixed buffers: two slots, one trained on while the other is filled.
+
+B rows, F features, D1 columns of the dense input (padding included), P blocks of rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from rap_trainer.captured.blocks import Blocks
+from rap_trainer.captured.exchange import Exchange
+from rap_trainer.captured.input_dist import OneHotInputs
+from rap_trainer.captured.pointwise import Outcome, Targets, num_blocks
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slot:
+    """One batch's inputs and what came of it."""
+
+    index: int
+    dense: torch.Tensor
+    """[B, D1] float32; columns past the features are zero."""
+    ids_FB: torch.Tensor
+    """int64, this rank's rows, features in rank-major order: what preprocessing writes and the exchange sends."""
+    targets: Targets
+    inputs: OneHotInputs
+    """The lookup's input, filled by the exchange."""
+    outcome: Outcome
+
+
+def make_slots(
+    blocks: Blocks, owned: tuple[str, ...], exchange: Exchange, *, dense_width: int, device: torch.device
+) -> tuple[Slot, Slot]:
+    """Both slots. With one rank the ids are written where the lookup reads them."""
+    first, second = (_slot(i, blocks, owned, exchange, dense_width, device) for i in range(2))
+    return first, second
+
+
+def _slot(
+    index: int, blocks: Blocks, owned: tuple[str, ...], exchange: Exchange, dense_width: int, device: torch.device
+) -> Slot:
+    B, F = blocks.batch_size, len(blocks.order)
+    ids_N = exchange.ids(index)
+    alone = blocks.world_size == 1
+    return Slot(
+        index=index,
+        dense=torch.zeros(B, dense_width, device=device),
+        ids_FB=ids_N.view(F, B) if alone else torch.zeros(F, B, dtype=torch.int64, device=device),
+        targets=Targets(
+            labels_B=torch.zeros(B, device=device),
+            scale=torch.zeros(1, device=device),
+            num_rows=torch.zeros(1, dtype=torch.int32, device=device),
+        ),
+        inputs=OneHotInputs(owned, ids_N, rows=B * blocks.world_size),
+        outcome=Outcome(logits_B=torch.zeros(B, device=device), losses_P=torch.zeros(num_blocks(B), device=device)),
+    )

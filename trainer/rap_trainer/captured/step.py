@@ -1,0 +1,157 @@
+"""The training step written for the GPU, as a recipe over lanes: what a CUDA graph captures.
+
+Trains on one slot while the next batch's preprocessing fills the other. The critical path is lookup, exchange,
+interaction, top MLP, their backward, exchange, the tables' backward and update; the bottom MLP, all weight
+gradients, the all-reduce, the dense update and the preprocessing run on lanes beside it. Not here: capture, host
+transfers, and TorchRec's part (the lookup and its fused update are its own modules).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+
+from rap_trainer.captured.dense_optimizer import FlatOptimizer
+from rap_trainer.captured.dense_part import DensePart, Embeddings
+from rap_trainer.captured.exchange import Exchange
+from rap_trainer.captured.lanes import Lane
+from rap_trainer.captured.schedule import Schedule, Window
+from rap_trainer.captured.slots import Slot
+
+Lookup = Callable[[object], torch.Tensor]
+"""TorchRec's grouped lookup of this rank: KJT -> [W * B, T * D], with the fused update in its backward."""
+
+
+class Preprocessor(Protocol):
+    """The fused kernels of a plan, from raw buffers to a slot. Launches on the current stream."""
+
+    num_kernels: int
+
+    def launch(self, kernel: int, slot: Slot, programs: int | None) -> None:
+        """One fused kernel; `programs`: grid size, None for its own."""
+
+
+class NoPreprocessing:
+    """Inputs are in the slots already: the ideal a schedule is measured against."""
+
+    num_kernels = 0
+
+    def launch(self, kernel: int, slot: Slot, programs: int | None) -> None:
+        raise AssertionError("there is no kernel to launch")
+
+
+class TrainStep:
+    """The recipe for one model, exchange and schedule. `enqueue` may be captured or run as it is."""
+
+    def __init__(
+        self,
+        lookup: Lookup,
+        dense: DensePart,
+        optimizer: FlatOptimizer,
+        exchange: Exchange,
+        *,
+        preprocessor: Preprocessor,
+        schedule: Schedule,
+    ) -> None:
+        if len(schedule.placements) != preprocessor.num_kernels:
+            raise ValueError(f"{preprocessor.num_kernels} kernels, the schedule places {len(schedule.placements)}")
+        device = dense.flat.values.device
+        self.lookup, self.dense, self.optimizer, self.exchange = lookup, dense, optimizer, exchange
+        self.preprocessor, self.schedule = preprocessor, schedule
+        self._bottom, self._tail, self._prepare, self._ids = (Lane(device) for _ in range(4))
+
+    def prepare(self, slot: Slot) -> None:
+        """Fills a slot outside a step: the first batch, and the next one after a change of plan."""
+        for placement in self.schedule.placements:
+            self.preprocessor.launch(placement.kernel, slot, placement.programs)
+        self.exchange.send_ids(slot.ids_FB, slot.index)
+        self.exchange.barrier()
+
+    def enqueue(self, current: Slot, following: Slot) -> None:
+        """Trains on `current` and prepares `following`."""
+        exchange, dense = self.exchange, self.dense
+        for lane in (self._bottom, self._tail, self._prepare, self._ids):
+            lane.reset()
+        for placement in self.schedule.at(Window.INLINE):
+            self.preprocessor.launch(placement.kernel, following, placement.programs)
+        self._open(Window.EMB_FWD, following)
+        self._bottom.fork()
+        with self._bottom.on():
+            dense.forward_bottom(current.dense)
+        pooled = self.lookup(current.inputs.kjt)
+        self._open(Window.OUTPUT_DIST, following)
+        exchange.send_pooled(pooled.detach())
+        self._open(Window.MLP_FWD, following)
+        self._bottom.join()
+        embeddings = Embeddings(own=self._own(pooled.detach()), peer=exchange.peer)
+        dense.forward_top(embeddings, current.targets, current.outcome)
+        self._open(Window.MLP_BWD, following)
+        grads_N = exchange.pooled_grads_N
+        dense.backward(embeddings, own=self._own(grads_N), peer=exchange.peer_grads)
+        self._tail.fork()
+        with self._tail.on():
+            dense.weight_gradients()
+        self._open(Window.GRAD_DIST, following)
+        self._ids_before(Window.GRAD_DIST, following)
+        exchange.send_grads()
+        self._finish_dense()
+        self._open(Window.EMB_BWD, following)
+        pooled.backward(grads_N.view_as(pooled))
+        self._tail.join()
+        self._ids_after(Window.GRAD_DIST, following)
+
+    def _own(self, pooled: torch.Tensor) -> torch.Tensor:
+        """The block [B, T * D] of this rank's own rows."""
+        blocks = self.dense.blocks
+        size = blocks.batch_size * blocks.own_width
+        start = blocks.rank * size
+        return pooled.view(-1)[start : start + size]
+
+    def _open(self, window: Window, following: Slot) -> None:
+        """Forks the window's kernels from here; ids leave as soon as they are ready and may be written."""
+        placements = self.schedule.at(window)
+        if placements:
+            self._prepare.fork()
+            with self._prepare.on():
+                for placement in placements:
+                    self.preprocessor.launch(placement.kernel, following, placement.programs)
+        if self.exchange.ids_in_graph and window is self._ids_window:
+            self._ids.fork()
+            with self._ids.on():
+                self._prepare.join()
+                self.exchange.send_ids(following.ids_FB, following.index)
+
+    @property
+    def _ids_window(self) -> Window:
+        """Peers read the slot until their tables' update; the exchange of lookup outputs proves that they are done."""
+        return max(Window.MLP_FWD, self.schedule.last_window, key=lambda window: window.rank)
+
+    def _ids_before(self, window: Window, following: Slot) -> None:
+        """Ids sent before the gradients' exchange are visible with it."""
+        if self._ids_window.rank >= window.rank:
+            return
+        if self.exchange.ids_in_graph:
+            self._ids.join()
+        else:
+            self._prepare.join()
+            self.exchange.send_ids(following.ids_FB, following.index)
+
+    def _ids_after(self, window: Window, following: Slot) -> None:
+        self._prepare.join()
+        if self._ids_window.rank < window.rank:
+            return
+        if self.exchange.ids_in_graph:
+            self._ids.join()
+        else:
+            self.exchange.send_ids(following.ids_FB, following.index)
+        self.exchange.barrier()
+
+    def _finish_dense(self) -> None:
+        """All-reduce and update on the tail; NCCL's collectives keep one order, after the gradients' exchange."""
+        if self.exchange.uses_nccl:
+            self._tail.fork()
+        with self._tail.on():
+            self.exchange.reduce_grads()
+            self.optimizer.update()
