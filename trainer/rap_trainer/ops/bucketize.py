@@ -9,7 +9,7 @@ from rap_contract.ops.bucketize import Bucketize
 
 from rap_trainer.ops.value import Context, Dense, References, Value, elements
 
-INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+INT64_MIN, INT64_MAX = -(2.0**63), math.nextafter(2.0**63, 0)  # as floats: the outermost that fit
 
 
 def apply(op: Bucketize, value: Value, references: References, context: Context) -> Value:
@@ -31,18 +31,16 @@ def apply(op: Bucketize, value: Value, references: References, context: Context)
 
 def _integers(op: Bucketize, values_N: torch.Tensor, context: Context) -> torch.Tensor:
     """Exact comparison: for whole x, border < x is floor(border) < x, and border <= x is ceil(border) <= x."""
-
-    def whole(rounding: object) -> list[int]:
-        assert callable(rounding)
-        return [min(max(rounding(border), INT64_MIN), INT64_MAX) for border in op.borders]
-
+    inside = [border for border in op.borders if INT64_MIN <= border <= INT64_MAX]
+    below = sum(border < INT64_MIN for border in op.borders)
+    if not inside:
+        return torch.full_like(values_N, below, dtype=torch.int32)
+    ceil_K = context.constant(op, "ceil", values_N, lambda: [math.ceil(border) for border in inside])
     if op.side == "right":
-        return torch.bucketize(
-            values_N, context.constant(op, "ceil", values_N, lambda: whole(math.ceil)), out_int32=True, right=True
-        )
-    floor_K = context.constant(op, "floor", values_N, lambda: whole(math.floor))
+        return torch.bucketize(values_N, ceil_K, out_int32=True, right=True).add_(below)
+    floor_K = context.constant(op, "floor", values_N, lambda: [math.floor(border) for border in inside])
     index_N = torch.bucketize(values_N, floor_K, out_int32=True)
-    return index_N + _repeats(index_N, values_N, context.constant(op, "ceil", values_N, lambda: whole(math.ceil)))
+    return (index_N + _repeats(index_N, values_N, ceil_K)).add_(below)
 
 
 def _repeats(index_N: torch.Tensor, values_N: torch.Tensor, borders_K: torch.Tensor) -> torch.Tensor:

@@ -12,7 +12,7 @@ def apply(op: Cosine, value: Value, references: References, context: Context) ->
     """float32 [B]; null where either list is."""
     del context
     match = references[op.match]
-    found = groups(value, match)
+    found = groups(value, match, references[op.id_scores], references[op.match_scores])
     first_G = found.sum(found.group_of_first, aligned_scores(value, references[op.id_scores]))
     second_G = found.sum(found.group_of_second, aligned_scores(match, references[op.match_scores]))
     dot_B = found.by_row(first_G * second_G)

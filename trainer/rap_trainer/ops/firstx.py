@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rap_contract.ops.firstx import Firstx
 
+from rap_trainer.ops import segments
 from rap_trainer.ops.segments import offsets_of, places, size_of, take
 from rap_trainer.ops.value import Context, Jagged, References
 
@@ -14,7 +15,7 @@ def apply(op: Firstx, value: Jagged, references: References, context: Context) -
     num = value.values_N.numel()
     lengths_B = value.lengths_B.clamp(max=op.n)
     size = size_of(lengths_B, min(num, op.n * lengths_B.numel()))
-    if size == num and lengths_B.device.type == "cpu":
+    if size == num and segments.host_may_look(lengths_B):
         return value
     rows_M, positions_M = places(lengths_B, size)
     return take(value, offsets_of(value.lengths_B)[rows_M] + positions_M, lengths_B)

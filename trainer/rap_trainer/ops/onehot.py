@@ -13,12 +13,14 @@ from rap_trainer.ops.value import Context, Dense, Jagged, References, Value, ele
 
 def apply(op: Onehot, value: Value, references: References, context: Context) -> Jagged:
     """Lists of len * classes; an element's weight goes with each of its classes."""
-    del references, context
+    del references
     values_N = elements(value)
     if values_N.dtype is not torch.float64:
         values_N = values_N.to(torch.float32)
-    step = (op.high - op.low) / op.classes
-    index_N = values_N.sub(op.low).div_(step).trunc_()
+    step_1 = context.constant(
+        op, "step", values_N, lambda: [(op.high - op.low) / op.classes]
+    )  # CUDA divides exactly by tensors only
+    index_N = values_N.sub(op.low).div_(step_1).trunc_()
     index_N = torch.where((index_N >= 0) & (index_N < op.classes), index_N, 0).to(torch.int64)
     dtype = torch.float32 if op.dtype == "float32" else torch.int64
     classes_K = torch.arange(op.classes, device=values_N.device)

@@ -11,6 +11,7 @@ from typing import Literal
 import torch
 from rap_contract.ops.lists import Scores
 
+from rap_trainer.ops import segments
 from rap_trainer.ops.segments import offsets_of, places, rows_of
 from rap_trainer.ops.value import Dense, Jagged, References, Value
 
@@ -46,8 +47,8 @@ class Groups:
         return Dense(values_B=values_B.to(torch.float32), nulls_B=self.nulls_B)
 
 
-def groups(first: Value, second: Value) -> Groups:
-    """Sorts both lists' ids by row and id, stably, and numbers the runs."""
+def groups(first: Value, second: Value, *scores: Value) -> Groups:
+    """Sorts both lists' ids by row and id, stably, and numbers the runs. Rows null in `scores` are null too."""
     assert isinstance(first, Jagged)
     assert isinstance(second, Jagged)
     num_first, num_second = first.values_N.numel(), second.values_N.numel()
@@ -62,13 +63,13 @@ def groups(first: Value, second: Value) -> Groups:
     original_N = torch.empty_like(group_N).scatter_(0, order_N, group_N)
     num_rows = first.lengths_B.numel()
     rows_G = torch.full_like(rows_N, num_rows).scatter_(0, group_N, rows_N)
-    nulls = [each.nulls_B for each in (first, second) if each.nulls_B is not None]
+    nulls = [each.nulls_B for each in (first, second, *scores) if each.nulls_B is not None]
     return Groups(
         rows_G=rows_G,
         group_of_first=original_N[:num_first],
         group_of_second=original_N[num_first:],
         num_rows=num_rows,
-        nulls_B=nulls[0] | nulls[1] if len(nulls) == 2 else nulls[0] if nulls else None,
+        nulls_B=torch.stack(nulls).any(0) if nulls else None,
     )
 
 
@@ -82,7 +83,7 @@ def aligned_scores(ids: Value, scores: Value) -> torch.Tensor:
     """float64 score of each element of `ids`. Raises ValueError on CPU if a non-null row's lengths differ."""
     assert isinstance(ids, Jagged)
     assert isinstance(scores, Jagged)
-    if ids.lengths_B.device.type == "cpu":
+    if segments.host_may_look(ids.lengths_B):
         differs_B = ids.lengths_B != scores.lengths_B
         for nulls_B in (ids.nulls_B, scores.nulls_B):
             differs_B = differs_B if nulls_B is None else differs_B & ~nulls_B
@@ -101,7 +102,7 @@ def aligned_scores(ids: Value, scores: Value) -> torch.Tensor:
 def extreme_score(op: Scores, value: Value, references: References, reduce: Literal["amin", "amax"]) -> Dense:
     """Least or greatest score of the elements of `match` whose id is in the list; 0 without one; NaN wins."""
     match = references[op.match]
-    found = groups(value, match)
+    found = groups(value, match, references[op.scores])
     scores_N = aligned_scores(match, references[op.scores])
     common_N = (found.count(found.group_of_first) > 0)[found.group_of_second]
     rows_N = found.rows_G[found.group_of_second].masked_fill_(~common_N, found.num_rows)

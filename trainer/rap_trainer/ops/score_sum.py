@@ -12,7 +12,7 @@ def apply(op: ScoreSum, value: Value, references: References, context: Context) 
     """float32 [B]; null where either list is."""
     del context
     match = references[op.match]
-    found = groups(value, match)
+    found = groups(value, match, references[op.scores])
     scores_N = aligned_scores(match, references[op.scores])
     present_G = found.count(found.group_of_first) > 0
     return found.result(found.by_row(found.sum(found.group_of_second, scores_N).masked_fill(~present_G, 0)))

@@ -9,6 +9,7 @@ import torch
 from rap_contract.types import Dtype, ValueType
 
 from rap_trainer.batch import Column, RawBatch
+from rap_trainer.ops import segments
 from rap_trainer.ops.value import Dense, Jagged, Value
 
 TORCH_DTYPES = {
@@ -54,7 +55,7 @@ def _weights(raw: RawBatch, name: str, ids: Column, weights: str) -> torch.Tenso
         raise BatchError(f"weights {weights} of {name} are missing from the batch, or not list<float32>")
     assert ids.lengths_B is not None
     if column.values_N.numel() != ids.values_N.numel() or (
-        column.lengths_B.device.type == "cpu" and not torch.equal(column.lengths_B, ids.lengths_B)
+        segments.host_may_look(column.lengths_B) and not torch.equal(column.lengths_B, ids.lengths_B)
     ):
         raise BatchError(f"weights {weights} and ids {name} have lists of different lengths in the same row")
     return column.values_N if column.nulls_N is None else column.values_N.masked_fill(column.nulls_N, 1.0)

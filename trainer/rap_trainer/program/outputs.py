@@ -11,6 +11,7 @@ import torch
 from rap_contract.graph import FeatureGraph, FeatureSpec
 from torchrec import KeyedJaggedTensor
 
+from rap_trainer.ops import segments
 from rap_trainer.ops.segments import rows_of
 from rap_trainer.ops.value import Dense, Jagged, Value
 
@@ -41,7 +42,7 @@ def sparse_tensor(graph: FeatureGraph, values: Sequence[Value], like: torch.Tens
     values_N = torch.cat(ids) if ids else torch.empty(0, dtype=torch.int64, device=like.device)
     lengths = torch.cat(lengths_FB).to(torch.int32) if ids else torch.empty(0, dtype=torch.int32, device=like.device)
     weights_N = torch.cat([_weights(each) for each in lists]) if graph.weighted else None
-    if like.device.type != "cpu":
+    if not segments.host_may_look(like):
         values_N, weights_N = without_padding(lists, lengths, values_N, weights_N)
     return KeyedJaggedTensor(
         keys=[feature.name for feature in graph.sparse],
@@ -75,7 +76,7 @@ def as_list(value: Value) -> Jagged:
     if value.nulls_B is None:
         return Jagged(values_N=value.values_B, lengths_B=torch.ones_like(value.values_B, dtype=torch.int32))
     lengths_B = (~value.nulls_B).to(torch.int32)
-    if lengths_B.device.type == "cpu":
+    if segments.host_may_look(lengths_B):
         return Jagged(values_N=value.values_B[~value.nulls_B], lengths_B=lengths_B)
     order_B = torch.sort(value.nulls_B.to(torch.uint8), stable=True).indices
     return Jagged(values_N=value.values_B[order_B], lengths_B=lengths_B)
