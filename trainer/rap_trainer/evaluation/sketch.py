@@ -38,8 +38,8 @@ def accumulate(cells_C: torch.Tensor, logits_B: torch.Tensor, labels_B: torch.Te
     # x - x is 0 for a number, NaN for NaN and Inf; arithmetic is cheaper than masks on a CPU
     weights_B = (logits_B - logits_B).add_(1.0).nan_to_num_(0.0)
     logits_B = torch.nan_to_num(logits_B, 0.0, 0.0, 0.0)
-    # log likelihood of label y is logsigmoid(2xy - x): exact in both tails, unlike log(sigmoid(x))
-    likelihoods_B = F.logsigmoid(torch.addcmul(-logits_B, logits_B, labels_B, value=2.0))
+    # log likelihood of label y is logsigmoid((2y - 1) x): exact in both tails, unlike log(sigmoid(x))
+    likelihoods_B = F.logsigmoid(torch.mul(labels_B, 2.0).sub_(1.0).mul_(logits_B))
     sums_2B = torch.stack((likelihoods_B, torch.sigmoid(logits_B))).mul_(weights_B)
     cells_C[:2] += sums_2B.sum(dim=1, dtype=torch.float64)
     cells_C[2] += logits_B.shape[0]
