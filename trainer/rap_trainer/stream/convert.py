@@ -71,6 +71,8 @@ def plain_array(array: pa.Array) -> pa.Array:
         array = array.dictionary_decode()
     elif pa.types.is_run_end_encoded(array.type):
         array = pc.run_end_decode(array)
+    if pa.types.is_list_view(array.type) or pa.types.is_large_list_view(array.type):
+        array = _from_views(array)
     if _is_list(array.type):
         plain = pa.list_(_plain(array.type.value_type))
         return array if array.type.equals(plain) else array.cast(plain)
@@ -136,6 +138,14 @@ def _values(array: pa.Array, dtype: Dtype) -> tuple[torch.Tensor, torch.Tensor |
         return torch.from_numpy(values), None
     np.copyto(values, 0, where=nulls)  # what Arrow leaves under a null may differ from read to read
     return torch.from_numpy(values), torch.from_numpy(nulls)
+
+
+def _from_views(array: pa.Array) -> pa.ListArray:
+    """Views as plain lists. Arrow's own cast makes a broken array of them (pyarrow 25.0.1)."""
+    lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy()
+    offsets = np.zeros(len(array) + 1, np.int32)
+    np.cumsum(lengths, out=offsets[1:])
+    return pa.ListArray.from_arrays(pa.array(offsets), array.flatten(), mask=array.is_null())
 
 
 def _plain(arrow: pa.DataType) -> pa.DataType:

@@ -25,6 +25,7 @@ from rap_trainer.stream.rows import Int64s
 
 BLOCK_BYTES = 4 << 20  # of text: 40 Criteo columns take about as much decoded
 MAX_LINE_BYTES = 64 << 20
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _HUGE_INTEGER = re.compile(r"invalid value '[+-]?\d{10,}'")
 
 
@@ -142,12 +143,10 @@ class CsvEvents:
 
     def _blocks(self, *, skip_header: bool) -> Iterator[bytes]:
         """Whole lines, about BLOCK_BYTES at a time."""
-        rest = b""
         with pa.input_stream(str(self._path)) as stream:
+            rest = stream.read(len(_BYTE_ORDER_MARK)).removeprefix(_BYTE_ORDER_MARK)
             while data := stream.read(BLOCK_BYTES):
-                rest = (
-                    rest + data if rest else data.removeprefix(b"\xef\xbb\xbf") if stream.tell() == len(data) else data
-                )
+                rest += data
                 end = rest.rfind(b"\n") + 1
                 if end == 0:
                     if len(rest) > MAX_LINE_BYTES:

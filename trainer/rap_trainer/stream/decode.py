@@ -71,7 +71,7 @@ def declared(spec: RAPJobSpec) -> Declared:
 
 
 class Decoder:
-    """Decodes batches of one Arrow schema.
+    """Decodes batches of one Arrow schema, or of the declared columns of it.
 
     `place` names the file or topic in messages. Raises SchemaMismatch with every column that does not fit.
     """
@@ -81,18 +81,16 @@ class Decoder:
         problems = [*_column_problems(declared, schema), *_event_time_problems(declared, schema)]
         if problems:
             raise SchemaMismatch(f"{place} does not fit the job:\n" + "\n".join(f"  {text}" for text in problems))
-        self._indices = {name: schema.get_field_index(name) for name in declared.columns}
         self._checked = [n for n in declared.columns if _needs_check(declared, n, schema.field(n).type)]
-        time_column = declared.event_time.column
-        self._time_index = None if time_column is None else schema.get_field_index(time_column)
 
     def decode(self, batch: pa.RecordBatch, *, row_ids: Int64s, event_time_s: float) -> Decoded:
         """Good rows with their `row_ids` (int64 [rows of the batch]), and the bad ones.
 
         `event_time_s` stands in where the job names no event-time column.
         """
-        columns = {name: convert.plain_array(batch.column(i)) for name, i in self._indices.items()}
-        times = None if self._time_index is None else convert.plain_array(batch.column(self._time_index))
+        columns = {name: convert.plain_array(batch.column(name)) for name in self._declared.columns}
+        time_column = self._declared.event_time.column
+        times = None if time_column is None else convert.plain_array(batch.column(time_column))
         bad, columns = self._check(batch, columns)
         kept = None
         if bad:
