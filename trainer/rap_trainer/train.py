@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from rap_contract.graph import FeatureGraph, compile_features
 from rap_contract.job import RAPJob, RAPJobSpec
+from rap_contract.metrics import TRAINER
 from rap_contract.pod import ENV_ATTEMPT, ExitCode
 from rap_contract.problem import InvalidDocument, Problem
 
@@ -29,6 +30,7 @@ from rap_trainer.checkpoint.layout import JobIdentity
 from rap_trainer.checkpoint.reader import Found, find
 from rap_trainer.checkpoint.writer import CheckpointWriter
 from rap_trainer.display import Display, Event, Outcome, Run
+from rap_trainer.display.metric_store import MetricStore
 from rap_trainer.evaluation.evaluator import Evaluator
 from rap_trainer.model.build import build_model
 from rap_trainer.model.shard import ShardedModel, shard_model
@@ -37,6 +39,7 @@ from rap_trainer.program import Program
 from rap_trainer.step.ledger import ENV_LEDGER, Ledger
 from rap_trainer.step.loop import Ending, Loop, Tools
 from rap_trainer.step.loss_watch import LossWatch
+from rap_trainer.step.meters import Meters
 from rap_trainer.step.reports import Reports
 from rap_trainer.step.runtime import EagerRuntime
 from rap_trainer.step.saving import Saving
@@ -49,8 +52,8 @@ from rap_trainer.world import PeerLost, World, is_peer_loss, join_world, leave_w
 log = logging.getLogger(__name__)
 
 
-def train(job: RAPJob, *, display: Display | None = None) -> ExitCode | int:
-    """Trains on this rank until the attempt ends; gives the exit code of DESIGN 10.
+def train(job: RAPJob, *, display: Display | None = None, store: MetricStore | None = None) -> Ending:
+    """Trains on this rank until the attempt ends; gives the exit code of DESIGN 10 and the reason.
 
     Raises InvalidDocument for a job that cannot be trained, and whatever was not foreseen. After PEER_LOST the
     process should end without further collectives (`os._exit`).
@@ -59,7 +62,7 @@ def train(job: RAPJob, *, display: Display | None = None) -> ExitCode | int:
     with StopRequest() as stop:
         try:
             world = join_world(use_gpu=job.spec.trainer.gpus_per_node > 0)
-            ending = _attempt(job, world, stop, display)
+            ending = _attempt(job, world, stop, display, store or MetricStore(TRAINER))
         except CheckpointError as error:
             ending = Ending(code=error.exit_code, reason=str(error))
         except RuntimeError as error:
@@ -70,10 +73,10 @@ def train(job: RAPJob, *, display: Display | None = None) -> ExitCode | int:
             log.error("%s", ending.reason)
         if ending.code != ExitCode.PEER_LOST:
             leave_world()
-    return ending.code
+    return ending
 
 
-def _attempt(job: RAPJob, world: World, stop: StopRequest, display: Display) -> Ending:
+def _attempt(job: RAPJob, world: World, stop: StopRequest, display: Display, store: MetricStore) -> Ending:
     began_s = time.time()
     spec, root, identity = job.spec, Path(job.spec.checkpoint.path), JobIdentity.of(job)
     attempt = _own_directory(root, world)
@@ -87,7 +90,8 @@ def _attempt(job: RAPJob, world: World, stop: StopRequest, display: Display) -> 
     source = _open_source(spec, world, positions)
     runtime = _runtime(spec, graph, model, evaluator, world)
     watch = LossWatch(world.device)
-    reports = Reports(spec.evaluation, world, evaluator=evaluator, timer=runtime.timer, watch=watch)
+    meters = Meters(store)
+    reports = Reports(spec.evaluation, world, evaluator=evaluator, timer=runtime.timer, watch=watch, meters=meters)
     tools = Tools(
         world=world,
         source=source,
@@ -97,11 +101,13 @@ def _attempt(job: RAPJob, world: World, stop: StopRequest, display: Display) -> 
         reports=reports,
         stop=stop,
         display=display,
+        meters=meters,
         attempt=attempt,
         ledger=_ledger(world, attempt, step, positions),
     )
     display.start(_run(job, world, attempt, step))
     if found is not None:
+        meters.fallbacks(len(found.passed_over))
         for reason in found.passed_over:
             display.event(Event(time_s=time.time(), kind="warning", text=f"passed over: {reason}", step=step))
         display.event(Event(time_s=time.time(), kind="resume", text=f"from {found.directory}", step=step))

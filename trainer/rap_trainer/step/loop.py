@@ -23,6 +23,7 @@ from rap_trainer.step.agreement import Decision, Exchange, Message, decide
 from rap_trainer.step.clock import Clock
 from rap_trainer.step.ledger import Ledger
 from rap_trainer.step.loss_watch import LossWatch
+from rap_trainer.step.meters import Meters
 from rap_trainer.step.reports import Reports, Standing
 from rap_trainer.step.runtime import Runtime
 from rap_trainer.step.saving import Saving
@@ -60,6 +61,7 @@ class Tools:
     reports: Reports
     stop: StopRequest
     display: Display
+    meters: Meters
     attempt: int
     ledger: Ledger | None = None
 
@@ -80,7 +82,7 @@ class Loop:
         self._failure: Ending | None = None
         self._error: Exception | None = None
         self._starved_s = 0.0
-        self._bad_rows = 0
+        self._full_rows = spec.trainer.batch_size_per_gpu * tools.world.size
         self._clock = Clock.starting(
             time.monotonic(),
             checkpoint_every_s=spec.checkpoint.interval_seconds,
@@ -177,12 +179,14 @@ class Loop:
         assert state.batch is not None
         tools.watch.add(step, state.loss_sum)
         tools.reports.freshness.update(state.batch.event_times_s_B, time.time())
+        tools.meters.step(state.raw.num_rows, partial=state.raw.global_rows < self._full_rows)
         self._judge_loss()
 
     def _judge_loss(self) -> None:
         bad_step = self._tools.watch.bad_step
         if bad_step is not None and self._failure is None:
             hint = "lower the learning rates, or bound the dense features with clamp or logit"
+            self._tools.meters.divergence("nonfinite")
             self._failure = Ending(code=ExitCode.DIVERGED, reason=f"the loss of step {bad_step} is NaN or Inf; {hint}")
 
     def _report(self) -> None:
@@ -194,16 +198,17 @@ class Loop:
                 rows=self.rows,
                 attempt=tools.attempt,
                 starved_s=self._starved_s,
-                bad_rows=self._bad_rows,
                 lag_records=None,
                 lag_s=None,
                 checkpoint_age_s=age_s,
                 checkpoint_step=tools.saving.saved_step,
-            )
+            ),
+            tools.source,
         )
         self.last = progress
         tools.display.update(progress)
         if divergence is not None and self._failure is None:
+            tools.meters.divergence(divergence.reason)
             self._failure = Ending(code=ExitCode.DIVERGED, reason=str(divergence))
 
     def _save(self, positions: Positions) -> None:
@@ -217,6 +222,7 @@ class Loop:
             return
         tools = self._tools
         tools.saving.note(written)
+        tools.meters.checkpoint(written, stall_s=tools.saving.writer.stall_s)
         if written.error is None:
             self._event("checkpoint", f"checkpoint of step {written.step} in {written.seconds:.1f} s", written.step)
         elif isinstance(written.error, WriteFailed):
@@ -303,7 +309,9 @@ class Loop:
         began = time.monotonic()
         with self._tools.runtime.timer.host("data"):
             time.sleep(IDLE_S)
-        self._starved_s += time.monotonic() - began
+        waited_s = time.monotonic() - began
+        self._starved_s += waited_s
+        self._tools.meters.waited(waited_s)
 
     def _event(self, kind: str, text: str, step: int) -> None:
         self._tools.display.event(Event(time_s=time.time(), kind=kind, text=text, step=step))

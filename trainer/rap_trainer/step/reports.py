@@ -15,7 +15,9 @@ from rap_trainer.evaluation.evaluator import Evaluator
 from rap_trainer.evaluation.freshness import Freshness
 from rap_trainer.evaluation.guard import Divergence, check
 from rap_trainer.step.loss_watch import LossWatch
+from rap_trainer.step.meters import Meters
 from rap_trainer.step.timing import PartTimer
+from rap_trainer.stream.source import Source
 from rap_trainer.world import World
 
 
@@ -29,7 +31,6 @@ class Standing:
     attempt: int
     starved_s: float
     """Of this attempt."""
-    bad_rows: int
     lag_records: int | None
     lag_s: float | None
     checkpoint_age_s: float | None
@@ -40,13 +41,21 @@ class Reports:
     """Numbers since the report before. Every rank takes part; not thread-safe."""
 
     def __init__(
-        self, spec: EvaluationSpec, world: World, *, evaluator: Evaluator, timer: PartTimer, watch: LossWatch
+        self,
+        spec: EvaluationSpec,
+        world: World,
+        *,
+        evaluator: Evaluator,
+        timer: PartTimer,
+        watch: LossWatch,
+        meters: Meters,
     ) -> None:
         self._spec = spec
         self._world = world
         self._evaluator = evaluator
         self._timer = timer
         self._watch = watch
+        self._meters = meters
         self.freshness = Freshness(world.device)
         self._since_s = time.perf_counter()
         self._step = 0
@@ -56,7 +65,7 @@ class Reports:
         """Counts from here."""
         self._since_s, self._step, self._rows = time.perf_counter(), step, rows
 
-    def take(self, standing: Standing) -> tuple[Progress, Divergence | None]:
+    def take(self, standing: Standing, source: Source) -> tuple[Progress, Divergence | None]:
         """Collective, after the same step on every rank; the same result everywhere but for this rank's parts."""
         now_s = time.perf_counter()
         evaluation = self._evaluator.summary(self.all_reduce)
@@ -65,6 +74,7 @@ class Reports:
         self.all_reduce(loss_sum)
         elapsed_s, steps, rows = now_s - self._since_s, standing.step - self._step, standing.rows - self._rows
         seconds = self._timer.take()
+        self._meters.report(seconds, fresh, source)
         self.begin(standing.step, standing.rows)
         step_ms = 1e3 * elapsed_s / steps if steps else 0.0
         parts_ms = _parts_ms(seconds, steps, step_ms)
@@ -91,7 +101,7 @@ class Reports:
             lag_s=standing.lag_s,
             checkpoint_age_s=standing.checkpoint_age_s,
             checkpoint_step=standing.checkpoint_step,
-            bad_rows=standing.bad_rows,
+            bad_rows=self._meters.bad_rows,
             starved_s=standing.starved_s,
             attempt=standing.attempt,
             world=self._world.size,

@@ -1,0 +1,96 @@
+"""Raises this rank's Prometheus counters and histograms where things happen; gauges are `display/gauges.py`'s."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Protocol, runtime_checkable
+
+from rap_contract import metrics
+
+from rap_trainer.checkpoint.errors import CheckpointError
+from rap_trainer.checkpoint.writer import Written
+from rap_trainer.display.metric_store import MetricStore
+from rap_trainer.evaluation.freshness import FreshnessReading
+
+
+class _Counts(Protocol):
+    @property
+    def rows(self) -> int: ...
+    @property
+    def bad_rows(self) -> Mapping[str, int]: ...
+    @property
+    def quarantined_files(self) -> Mapping[str, int]: ...
+
+
+@runtime_checkable
+class Counted(Protocol):
+    """A source that counts what it reads."""
+
+    def counts(self) -> _Counts:
+        """Totals since it began."""
+
+
+class Meters:
+    """Counters of one rank. Not thread-safe but for the store."""
+
+    def __init__(self, store: MetricStore) -> None:
+        self._store = store
+        self._stepped_s: float | None = None
+        self._starved_s = 0.0
+        self._stall_s = 0.0
+        self.bad_rows = 0
+        """Rows that could not be read, as far as the source says."""
+
+    def step(self, rows: int, *, partial: bool) -> None:
+        """An optimizer step of this rank's `rows` rows is done (on a GPU: enqueued)."""
+        store, now_s = self._store, time.perf_counter()
+        store.inc(metrics.ROWS_TRAINED, rows)
+        store.inc(metrics.STEPS)
+        if partial:
+            store.inc(metrics.PARTIAL_BATCHES)
+        if self._stepped_s is not None:
+            store.observe(metrics.STEP_SECONDS, now_s - self._stepped_s)
+        self._stepped_s = now_s
+
+    def waited(self, seconds: float) -> None:
+        """No step could be made for so long."""
+        self._store.inc(metrics.STARVED_SECONDS, seconds)
+        self._stepped_s = None
+
+    def report(self, seconds_by_part: Mapping[str, float], fresh: FreshnessReading, source: object) -> None:
+        """Everything that is read once a report."""
+        store = self._store
+        for part, seconds in seconds_by_part.items():
+            store.inc(metrics.STEP_PART_SECONDS, seconds, part=part)
+        store.inc(metrics.EXPOSED_SECONDS, seconds_by_part.get("preprocess", 0.0))
+        store.observe_counts(metrics.FRESHNESS_SECONDS, fresh.bucket_counts, fresh.sum_s)
+        if isinstance(source, Counted):
+            counts = source.counts()
+            self.bad_rows = sum(counts.bad_rows.values())
+            store.raise_to(metrics.SOURCE_RECORDS, counts.rows)
+            for reason, number in counts.bad_rows.items():
+                store.raise_to(metrics.BAD_RECORDS, number, reason=reason)
+            for reason, number in counts.quarantined_files.items():
+                store.raise_to(metrics.QUARANTINED_FILES, number, reason=reason)
+
+    def checkpoint(self, written: Written, *, stall_s: float) -> None:
+        """A write has ended; `stall_s` is what training has waited for all of them."""
+        store = self._store
+        store.inc(metrics.CHECKPOINT_STALL_SECONDS, max(0.0, stall_s - self._stall_s))
+        self._stall_s = stall_s
+        if written.error is None:
+            store.inc(metrics.CHECKPOINTS)
+            store.set(metrics.CHECKPOINT_BYTES, written.size_bytes)
+            store.observe(metrics.CHECKPOINT_SECONDS, written.seconds)
+        else:
+            reason = written.error.reason if isinstance(written.error, CheckpointError) else "peer_lost"
+            store.inc(metrics.CHECKPOINT_FAILURES, reason=reason)
+
+    def fallbacks(self, number: int) -> None:
+        """So many damaged checkpoints were passed over."""
+        self._store.inc(metrics.CHECKPOINT_FALLBACKS, number)
+
+    def divergence(self, reason: str) -> None:
+        """The guard fired."""
+        self._store.inc(metrics.DIVERGENCES, reason=reason)
