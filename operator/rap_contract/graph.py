@@ -8,8 +8,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rap_contract.features import Feature, Table
-from rap_contract.graph_chains import Chains, Fault
+from rap_contract.graph_chains import Chains
 from rap_contract.graph_names import Named, columns_of, features_of, label_problems, some
+from rap_contract.graph_references import Fault, order_of
 from rap_contract.graph_values import FeatureGraph, FeatureSpec, Node, TableSpec
 from rap_contract.job import RAPJobSpec
 from rap_contract.problem import Path, Problem
@@ -23,29 +24,32 @@ def compile_features(spec: RAPJobSpec) -> tuple[FeatureGraph | None, tuple[Probl
     problems += label_problems(spec, columns)
     named, wrong = features_of(spec)
     problems += wrong
-    chains = Chains(columns, spec.features, named)
-    outputs = _Outputs(spec.features, chains)
+    order = order_of(named, spec.features, columns)
+    chains = Chains(columns, spec.features, spec.label)
+    ends = {id(feature): chains.node_of(feature) for feature in order.features}
+    outputs = _Outputs(spec.features)
     for feature in named:
-        node = chains.node_of(feature)
+        node = ends.get(id(feature))
         if node is not None:
             outputs.add(feature, node)
-    problems += _merged([*chains.faults, *outputs.faults])
-    problems += _table_problems(outputs)
-    problems += _model_problems(spec, outputs)
+    problems += _merged([*order.faults, *chains.faults, *outputs.faults])
+    problems += _table_problems(spec, named)
+    problems += _model_problems(spec)
     if problems:
         return None, tuple(problems)
-    graph = FeatureGraph(nodes=tuple(chains.nodes), features=tuple(outputs.features), columns=columns, label=spec.label)
+    graph = FeatureGraph(
+        nodes=tuple(chains.nodes), features=tuple(outputs.features), columns=columns.types, label=spec.label
+    )
     return graph, ()
 
 
 class _Outputs:
     """Features made of the chains' ends, each checked against what the model takes."""
 
-    def __init__(self, groups: list[Feature], chains: Chains) -> None:
+    def __init__(self, groups: list[Feature]) -> None:
         self.features: list[FeatureSpec] = []
         self.faults: list[Fault] = []
         self._groups = groups
-        self._chains = chains
 
     def add(self, named: Named, node: Node) -> None:
         table = self._groups[named.group].table
@@ -86,13 +90,7 @@ class _Outputs:
                 column=named.column,
                 node=node.index,
                 path=named.path,
-                table=TableSpec(
-                    name=table.name or named.name,
-                    rows=rows,
-                    dim=table.dim,
-                    pooling=table.pooling,
-                    dtype=table.dtype,
-                ),
+                table=_table_of(named, table, rows),
                 out_of_range="refuse" if proven else "zero",
             )
         )
@@ -127,19 +125,20 @@ def _names(problem: Problem, columns: list[str]) -> bool:
     return len(columns) == 1 and columns[0] in problem.message.split()
 
 
-def _table_problems(outputs: _Outputs) -> list[Problem]:
+def _table_problems(spec: RAPJobSpec, named: list[Named]) -> list[Problem]:
     """Features that share a table but disagree on it."""
     problems: list[Problem] = []
-    first: dict[str, FeatureSpec] = {}
-    for feature in outputs.features:
-        if feature.table is None:
+    first: dict[str, tuple[TableSpec, Named]] = {}
+    for feature in named:
+        table = spec.features[feature.group].table
+        if table is None or feature.rows is None:
             continue
-        owner = first.setdefault(feature.table.name, feature)
-        assert owner.table is not None
+        mine = _table_of(feature, table, feature.rows)
+        theirs, owner = first.setdefault(mine.name, (mine, feature))
         for key in ("rows", "dim", "pooling", "dtype"):
-            mine, theirs = getattr(feature.table, key), getattr(owner.table, key)
-            if mine != theirs:
-                message = f"table {feature.table.name} has {key} {mine} here but {theirs} for feature {owner.name}"
+            here, there = getattr(mine, key), getattr(theirs, key)
+            if here != there:
+                message = f"table {mine.name} has {key} {here} here but {there} for feature {owner.name}"
                 hint = "give both features the same value, or another table name"
                 problem = Problem(path=(*feature.path, "table", key), message=message, hint=hint)
                 if problem not in problems:
@@ -147,7 +146,11 @@ def _table_problems(outputs: _Outputs) -> list[Problem]:
     return problems
 
 
-def _model_problems(spec: RAPJobSpec, outputs: _Outputs) -> list[Problem]:
+def _table_of(named: Named, table: Table, rows: int) -> TableSpec:
+    return TableSpec(name=table.name or named.name, rows=rows, dim=table.dim, pooling=table.pooling, dtype=table.dtype)
+
+
+def _model_problems(spec: RAPJobSpec) -> list[Problem]:
     """What the built-in DLRM cannot take."""
     dlrm = spec.model.dlrm
     if dlrm is None:

@@ -1,27 +1,20 @@
 """Chains of ops become nodes of a graph, each typed; equal prefixes become the same nodes.
 
-Follows references from feature to feature and finds cycles. Knows nothing of tables or the model.
+Takes features in an order that their references allow. Knows nothing of tables or the model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
 from rap_contract.features import Feature
-from rap_contract.graph_names import Named, suggest
+from rap_contract.graph_names import Columns, Named, suggest
+from rap_contract.graph_references import Fault, parameter_of
 from rap_contract.graph_values import Node, Nulls
 from rap_contract.ops import Op, OpError
 from rap_contract.problem import Path, Problem
 from rap_contract.types import Dtype, ValueType
-
-
-@dataclass(frozen=True)
-class Fault:
-    """A problem of one feature; equal faults of a group's columns are reported together."""
-
-    problem: Problem
-    column: str
 
 
 class _Broken(Exception):
@@ -29,60 +22,64 @@ class _Broken(Exception):
 
 
 class Chains:
-    """Builds the nodes of all features. Use `node_of` for each, then read `nodes` and `faults`."""
+    """Builds the nodes of features, each after those it reads. Then read `nodes` and `faults`."""
 
-    def __init__(self, columns: Mapping[str, ValueType], groups: Sequence[Feature], features: Sequence[Named]) -> None:
+    def __init__(self, columns: Columns, groups: Sequence[Feature], label: str) -> None:
         self.nodes: list[Node] = []
         self.faults: list[Fault] = []
         self._columns = columns
         self._groups = groups
-        self._by_name = {feature.name: feature for feature in reversed(features)}
+        self._label = label
         self._known: dict[tuple[object, ...], int] = {}
-        self._done: dict[Named, int | None] = {}
-        self._open: list[Named] = []
+        self._ends: dict[str, Node | None] = {}
 
     def node_of(self, feature: Named) -> Node | None:
         """The node with the feature's value, or None if its chain has a fault."""
-        if feature not in self._done:
-            self._open.append(feature)
-            try:
-                self._done[feature] = self._chain(feature).index
-            except _Broken:
-                self._done[feature] = None
-            self._open.pop()
-        index = self._done[feature]
-        return None if index is None else self.nodes[index]
+        try:
+            node = self._chain(feature)
+        except _Broken:
+            node = None
+        return self._ends.setdefault(feature.name, node)
 
     def _chain(self, feature: Named) -> Node:
         group = self._groups[feature.group]
-        node = self._column(feature, group)
+        node = self._start(feature, group)
         for place, step in enumerate(group.ops):
-            op: Op = step.op if feature.rows is None else step.op.with_table_rows(feature.rows)
+            op: Op = step.op if group.table is None else step.op.with_table_rows(feature.rows or 1)
             path: Path = (*feature.path, "ops", place, op.yaml_name())
             node = self._apply(feature, node, op, path)
         return self._collapsed(node, group.nulls)
 
-    def _column(self, feature: Named, group: Feature) -> Node:
-        value = self._columns.get(feature.column)
-        if value is None:
-            path = (*feature.path, "columns")
-            raise self._fault(feature, path, f"unknown column {feature.column}", suggest(feature.column, self._columns))
-        if feature.weights is not None:
-            path = (*feature.path, "weights")
-            weights = self._columns.get(feature.weights)
-            if weights is None:
-                hint = suggest(feature.weights, self._columns)
-                raise self._fault(feature, path, f"unknown column {feature.weights}", hint)
-            if not weights.is_list or weights.dtype is not Dtype.FLOAT32:
-                message = f"weights {feature.weights} are {weights}"
-                raise self._fault(feature, path, message, "declare the column as list<float32>")
-            if not value.is_list:
-                message = f"{value} {feature.column} cannot carry weights"
-                raise self._fault(feature, path, message, f"declare {feature.column} as list<{value.dtype}>")
-            if group.table is None:
-                raise self._fault(feature, path, "a dense feature has no use for weights", "remove `weights`")
-        weighted = feature.weights is not None
-        return self._node(Node(index=0, type=value, column=feature.column, weights=feature.weights, weighted=weighted))
+    def _start(self, feature: Named, group: Feature) -> Node:
+        """The node of the raw column, with its weights."""
+        value = self._column(feature, feature.column, (*feature.path, "columns"))
+        if feature.weights is None:
+            if value is None:
+                raise _Broken
+            return self._node(Node(index=0, type=value, column=feature.column))
+        path = (*feature.path, "weights")
+        weights = self._column(feature, feature.weights, path)
+        if value is None or weights is None:
+            raise _Broken
+        if not weights.is_list or weights.dtype is not Dtype.FLOAT32:
+            message = f"weights {feature.weights} are {weights}"
+            raise self._fault(feature, path, message, "declare the column as list<float32>")
+        if not value.is_list:
+            message = f"{value} {feature.column} cannot carry weights"
+            raise self._fault(feature, path, message, f"declare {feature.column} as list<{value.dtype}>")
+        if group.table is None:
+            raise self._fault(feature, path, "a dense feature has no use for weights", "remove `weights`")
+        return self._node(Node(index=0, type=value, column=feature.column, weights=feature.weights, weighted=True))
+
+    def _column(self, feature: Named, name: str, path: Path) -> ValueType | None:
+        """The declared type of a column, or None after recording what is wrong with its name."""
+        if name == self._label:
+            self._fault(feature, path, f"{name} is the label: a model must not see it", "leave it out")
+            return None
+        types = self._columns.types
+        if name not in types and name not in self._columns.untyped:
+            self._fault(feature, path, f"unknown column {name}", suggest(name, types))
+        return types.get(name)
 
     def _apply(self, feature: Named, node: Node, op: Op, path: Path) -> Node:
         """The node of `op` applied to `node`."""
@@ -114,19 +111,13 @@ class Chains:
 
     def _reference(self, feature: Named, name: str, op: Op, path: Path) -> Node:
         """The value a reference names: a column, or else the feature of that name."""
-        place = (*path, _parameter(op, name))
-        if name in self._columns:
-            return self._node(Node(index=0, type=self._columns[name], column=name))
-        other = self._by_name.get(name)
-        if other is None:
-            hint = suggest(name, [*self._columns, *self._by_name])
-            raise self._fault(feature, place, f"{name} is neither a column nor a feature", hint)
-        if other in self._open:
-            around = [each.name for each in self._open[self._open.index(other) :]]
-            message = f"features depend on each other in a cycle: {' -> '.join([*around, name])}"
-            raise self._fault(feature, place, message, "let one of them read a column instead")
-        node = self.node_of(other)
-        if node is None:
+        if name in self._columns.types or name in self._columns.untyped:
+            value = self._column(feature, name, (*path, parameter_of(op, name)))
+            if value is None:
+                raise _Broken
+            return self._node(Node(index=0, type=value, column=name))
+        node = self._ends.get(name)
+        if node is None:  # unknown, of a cycle or faulty: reported there
             raise _Broken
         return node
 
@@ -164,11 +155,3 @@ class Chains:
 def _is_raw(node: Node) -> bool:
     """Whether the node is a list that may hold null elements."""
     return node.column is not None and node.type.is_list
-
-
-def _parameter(op: Op, name: str) -> str:
-    """The YAML key of the parameter that holds a reference."""
-    for field, info in type(op).model_fields.items():
-        if getattr(op, field) == name:
-            return info.alias or field
-    return op.yaml_name()

@@ -41,31 +41,49 @@ def suggest(name: str, known: Iterable[str]) -> str:
     return f"did you mean {close[0]}?" if close else "declare it under spec.columns"
 
 
-def columns_of(spec: RAPJobSpec) -> tuple[dict[str, ValueType], list[Problem]]:
-    """Declared columns by name, and what is wrong with them. A column of an unknown type is left out."""
+@dataclass(frozen=True)
+class Columns:
+    """Declared columns."""
+
+    types: dict[str, ValueType]
+    untyped: frozenset[str]
+    """Declared, but with a type that does not exist: reported once, not again wherever they are used."""
+
+
+def columns_of(spec: RAPJobSpec) -> tuple[Columns, list[Problem]]:
+    """Declared columns by name, and what is wrong with them."""
     columns: dict[str, ValueType] = {}
+    untyped: set[str] = set()
     problems: list[Problem] = []
     for pattern, text in spec.columns.items():
         path: Path = ("spec", "columns", pattern)
         try:
-            names, value = expand(pattern), ValueType.parse(text)
+            names = expand(pattern)
         except ValueError as error:
-            problems.append(Problem(path=path, message=str(error), value=text))
+            problems.append(Problem(path=path, message=str(error), hint="write it as name_{0..25}"))
+            continue
+        try:
+            value = ValueType.parse(text)
+        except ValueError as error:
+            problems.append(Problem(path=path, message=str(error), hint="a list of ids is list<int64>"))
+            untyped.update(names)
             continue
         twice = [name for name in names if name in columns]
         if twice:
             problems.append(Problem(path=path, message=f"column {some(twice)} is declared twice", hint="remove one"))
         columns.update(dict.fromkeys(names, value))
-    return columns, problems
+    return Columns(columns, frozenset(untyped)), problems
 
 
-def label_problems(spec: RAPJobSpec, columns: dict[str, ValueType]) -> list[Problem]:
+def label_problems(spec: RAPJobSpec, columns: Columns) -> list[Problem]:
     """What is wrong with the label."""
     path: Path = ("spec", "label")
-    if spec.label not in columns:
-        return [Problem(path=path, message=f"unknown column {spec.label}", hint=suggest(spec.label, columns))]
-    if columns[spec.label].is_list:
-        message = f"the label {spec.label} is a {columns[spec.label]}"
+    if spec.label in columns.untyped:
+        return []
+    if spec.label not in columns.types:
+        return [Problem(path=path, message=f"unknown column {spec.label}", hint=suggest(spec.label, columns.types))]
+    if columns.types[spec.label].is_list:
+        message = f"the label {spec.label} is a {columns.types[spec.label]}"
         return [Problem(path=path, message=message, hint="declare it as int32 or float32: one number a row")]
     return []
 
