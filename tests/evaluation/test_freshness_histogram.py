@@ -7,7 +7,7 @@ from bisect import bisect_left
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from rap_contract.metrics import FRESHNESS_S
 from rap_trainer.evaluation import Freshness
@@ -28,6 +28,7 @@ def fresh(*ages_s: float) -> Freshness:
     return freshness
 
 
+@settings(deadline=None)
 @given(ages=AGES)
 def test_a_quantile_is_at_most_one_bin_above_the_exact_one(ages: list[float]) -> None:
     reading = fresh(*ages).take()
@@ -39,6 +40,7 @@ def test_a_quantile_is_at_most_one_bin_above_the_exact_one(ages: list[float]) ->
         assert quantile <= max(exact * STEP, FRESHNESS_S[0]) * (1 + slack) + slack
 
 
+@settings(deadline=None)
 @given(ages=st.lists(st.integers(0, 2**19), min_size=1, max_size=50))
 def test_rows_fall_into_the_buckets_prometheus_expects(ages: list[int]) -> None:
     reading = fresh(*map(float, ages)).take()

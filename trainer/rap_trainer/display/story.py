@@ -50,7 +50,7 @@ class Story:
     def _with_run(self, run: Run) -> Story:
         """A new attempt: points after the checkpoint it begins from are of steps that will be made again."""
         points = tuple(point for point in self.points if point.step <= run.resumed_step)
-        num_reports = len(points) * self.stride
+        num_reports = (len(points) - 1) * self.stride + 1 if points else 0
         runs = (*self.runs, run)[-MAX_RUNS:]
         return replace(self, runs=runs, points=points, num_reports=num_reports, outcome=None)
 
