@@ -8,7 +8,8 @@ transfers, and TorchRec's part (the lookup and its fused update are its own modu
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 import torch
@@ -17,7 +18,7 @@ from rap_trainer.captured.dense_optimizer import FlatOptimizer
 from rap_trainer.captured.dense_part import DensePart, Embeddings
 from rap_trainer.captured.exchange import Exchange
 from rap_trainer.captured.lanes import Lane
-from rap_trainer.captured.schedule import Schedule, Window
+from rap_trainer.captured.schedule import Placement, Schedule, Window
 from rap_trainer.captured.slots import Slot
 
 Lookup = Callable[[object], torch.Tensor]
@@ -61,6 +62,7 @@ class TrainStep:
         self.lookup, self.dense, self.optimizer, self.exchange = lookup, dense, optimizer, exchange
         self.preprocessor, self.schedule = preprocessor, schedule
         self._bottom, self._tail, self._prepare, self._ids = (Lane(device) for _ in range(4))
+        self._muted = False
 
     def prepare(self, slot: Slot) -> None:
         """Fills a slot outside a step: the first batch, and the next one after a change of plan."""
@@ -75,7 +77,7 @@ class TrainStep:
         for lane in (self._bottom, self._tail, self._prepare, self._ids):
             lane.reset()
         for placement in self.schedule.at(Window.INLINE):
-            self.preprocessor.launch(placement.kernel, following, placement.programs)
+            self._launch(placement, following)
         self._open(Window.EMB_FWD, following)
         self._bottom.fork()
         with self._bottom.on():
@@ -102,6 +104,20 @@ class TrainStep:
         self._tail.join()
         self._ids_after(Window.GRAD_DIST, following)
 
+    @contextmanager
+    def muted(self) -> Iterator[None]:
+        """Steps run within count no row: nothing is learned from them."""
+        self._muted = True
+        try:
+            yield
+        finally:
+            self._muted = False
+
+    def _launch(self, placement: Placement, following: Slot) -> None:
+        self.preprocessor.launch(placement.kernel, following, placement.programs)
+        if self._muted:
+            following.targets.num_rows.zero_()
+
     def _own(self, pooled: torch.Tensor) -> torch.Tensor:
         """The block [B, T * D] of this rank's own rows."""
         blocks = self.dense.blocks
@@ -116,7 +132,7 @@ class TrainStep:
             self._prepare.fork()
             with self._prepare.on():
                 for placement in placements:
-                    self.preprocessor.launch(placement.kernel, following, placement.programs)
+                    self._launch(placement, following)
         if self.exchange.ids_in_graph and window is self._ids_window:
             self._ids.fork()
             with self._ids.on():

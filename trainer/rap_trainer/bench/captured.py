@@ -1,0 +1,74 @@
+"""The captured runtime as a subject of measurement: any exchange, any schedule, with or without preprocessing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+
+from rap_trainer.batch import ModelBatch
+from rap_trainer.captured.assemble import Assembly, _all, assemble, skip_bounds_check
+from rap_trainer.captured.capture import CapturedSteps
+from rap_trainer.captured.schedule import Schedule
+from rap_trainer.captured.slots import Slot
+from rap_trainer.captured.step import NoPreprocessing, TrainStep
+from rap_trainer.model.shard import ShardedModel
+from rap_trainer.world import World
+
+
+def fill_slot(assembly: Assembly, slot: Slot, batch: ModelBatch, sparse_names: list[str]) -> None:
+    """A preprocessed batch of one id a row and feature into a slot, outside any graph."""
+    rows = batch.dense_BD.shape[0]
+    slot.dense[:rows, : batch.dense_BD.shape[1]].copy_(batch.dense_BD)
+    ids_FB = batch.sparse.values().view(len(sparse_names), rows)
+    index = [sparse_names.index(name) for name in assembly.order]
+    slot.ids_FB[:, :rows].copy_(ids_FB[index])
+    slot.targets.labels_B[:rows].copy_(batch.labels_B)
+    slot.targets.num_rows.fill_(rows)
+    slot.targets.scale.fill_(1 / batch.global_rows)
+    assembly.exchange.send_ids(slot.ids_FB, slot.index)
+    assembly.exchange.barrier()
+
+
+class CapturedIdeal:
+    """The captured step with inputs already preprocessed on the device, input dist included."""
+
+    def __init__(self, model: ShardedModel, world: World, *, batch_size: int, exchange: str = "auto") -> None:
+        from torchrec.distributed.embeddingbag import ShardedEmbeddingBagCollection
+
+        for sharded in _all(model.module, ShardedEmbeddingBagCollection):
+            skip_bounds_check(sharded)
+        self.assembly = assemble(model, world, batch_size=batch_size, exchange=exchange)
+        parts = self.assembly
+        self.step = TrainStep(
+            parts.lookup,
+            parts.dense,
+            parts.optimizer,
+            parts.exchange,
+            preprocessor=NoPreprocessing(),
+            schedule=Schedule(),
+        )
+        self.graphs = CapturedSteps(self.step, parts.slots)
+        self._next = 0
+
+    def train(self, batch: ModelBatch, names: list[str]) -> float:
+        """Trains on one batch and gives the global loss; for equality, not for timing."""
+        slot = self.assembly.slots[self._next]
+        torch.cuda.synchronize()
+        dist.barrier()
+        fill_slot(self.assembly, slot, batch, names)
+        self.graphs.replay(self._next)
+        self._next = 1 - self._next
+        loss = slot.outcome.losses_P.sum()
+        dist.all_reduce(loss)
+        return float(loss)
+
+    def one(self) -> Callable[[], None]:
+        """Replays on whatever the slots hold."""
+
+        def step() -> None:
+            self.graphs.replay(self._next)
+            self._next = 1 - self._next
+
+        return step

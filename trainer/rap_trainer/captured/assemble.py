@@ -1,0 +1,170 @@
+"""Builds the captured step's parts from a sharded model, or says why it cannot.
+
+TorchRec keeps the tables, their shards and their fused update; the dense parameters become views of flat buffers that
+the model's own optimizer shares, so that a checkpoint is the same whichever runtime wrote it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torchrec.distributed.embeddingbag import ShardedEmbeddingBagCollection
+from torchrec.distributed.types import ShardingType
+from torchrec.models.dlrm import DLRM
+
+from rap_trainer.captured.blocks import Blocks
+from rap_trainer.captured.dense_optimizer import FlatOptimizer, rule_of
+from rap_trainer.captured.dense_part import DensePart, Mlps
+from rap_trainer.captured.exchange import Exchange, LocalExchange, NcclExchange, SymmetricExchange
+from rap_trainer.captured.input_dist import ownership_of
+from rap_trainer.captured.slots import Slot, make_slots
+from rap_trainer.model.shard import ShardedModel
+from rap_trainer.world import World
+
+SAFE_TABLE_OPTIMIZERS = ("EXACT_SGD", "EXACT_ADAGRAD", "EXACT_ROWWISE_ADAGRAD")
+"""Fused optimizers that keep no step count: FBGEMM takes Adam's and LAMB's as a host value, which a graph would bake
+into wrong bias corrections for ever, without an error."""
+WIDEST_TILE = 256
+"""Features, the dense one included, that one program of the interaction holds (shared memory of an H200: 227 KB)."""
+
+
+class CannotCapture(ValueError):
+    """The model or job has no captured form; the reasons say why, the eager runtime takes it."""
+
+    def __init__(self, reasons: tuple[str, ...]) -> None:
+        self.reasons = reasons
+        super().__init__("; ".join(reasons))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assembly:
+    """Everything a step's recipe needs but its preprocessing."""
+
+    lookup: Any
+    dense: DensePart
+    optimizer: FlatOptimizer
+    exchange: Exchange
+    blocks: Blocks
+    order: tuple[str, ...]
+    """Sparse features in rank-major order: the rows of a slot's ids."""
+    slots: tuple[Slot, Slot]
+
+
+def refusals(model: ShardedModel) -> tuple[str, ...]:
+    """Why this model cannot be captured; empty if it can."""
+    found: list[str] = []
+    dlrm = _find(model.module, DLRM)
+    sharded = _all(model.module, ShardedEmbeddingBagCollection)
+    if dlrm is None:
+        return ("the model is not the built-in DLRM",)
+    if len(sharded) != 1:
+        return (f"the model has {len(sharded)} sharded embedding bag collections, not one",)
+    kinds = sorted({str(kind) for kind in sharded[0]._sharding_types})
+    if kinds != [ShardingType.TABLE_WISE.value]:
+        found.append(f"sharding {', '.join(kinds)}: only {ShardingType.TABLE_WISE.value} is captured")
+    for table in table_modules(sharded[0]):
+        name = getattr(getattr(table, "optimizer", None), "name", type(table).__name__)
+        if name not in SAFE_TABLE_OPTIMIZERS:
+            found.append(f"table optimizer {name} takes its step count from the host, which a graph would bake")
+        elif getattr(table.optimizer_args, "weight_decay", 0.0):
+            found.append("weight decay of tables changes rows of padding")
+    if sharded[0]._is_weighted:
+        found.append("weighted features")
+    try:
+        if model.dense is None:
+            found.append("the model has no dense parameters")
+        else:
+            rule_of(torch_optimizer(model))
+        _mlps(dlrm)
+    except ValueError as error:
+        found.append(str(error))
+    if len(dlrm.sparse_arch.sparse_feature_names) + 1 > WIDEST_TILE:
+        found.append(f"{len(dlrm.sparse_arch.sparse_feature_names)} sparse features: at most {WIDEST_TILE - 1}")
+    return tuple(dict.fromkeys(found))
+
+
+def assemble(
+    model: ShardedModel, world: World, *, batch_size: int, exchange: str = "auto", precision: str = "tf32"
+) -> Assembly:
+    """The parts for one batch size. Collective. Raises CannotCapture.
+
+    `exchange`: auto (copy engines on one host, else NCCL), copy-engine, nccl.
+    """
+    reasons = refusals(model)
+    if reasons:
+        raise CannotCapture(reasons)
+    dlrm, (sharded,) = _find(model.module, DLRM), _all(model.module, ShardedEmbeddingBagCollection)
+    names = tuple(dlrm.sparse_arch.sparse_feature_names)
+    ownership = ownership_of(sharded)
+    blocks = Blocks(
+        order=ownership.order(names),
+        counts=ownership.counts,
+        rank=world.rank,
+        batch_size=batch_size,
+        dim=dlrm.sparse_arch.D,
+    )
+    chosen = make_exchange(exchange, blocks, world)
+    dense = DensePart(_mlps(dlrm), blocks, allocate=chosen.allocate_grads, precision=precision)
+    optimizer = FlatOptimizer(rule_of(torch_optimizer(model)), dense.flat)
+    optimizer.load_from(torch_optimizer(model))
+    return Assembly(
+        lookup=sharded._lookups[0],
+        dense=dense,
+        optimizer=optimizer,
+        exchange=chosen,
+        blocks=blocks,
+        order=tuple(name for owned in ownership.owned for name in owned),
+        slots=make_slots(
+            blocks, ownership.owned[world.rank], chosen, dense_width=dense.dense_width, device=world.device
+        ),
+    )
+
+
+def make_exchange(kind: str, blocks: Blocks, world: World) -> Exchange:
+    """An exchange by name."""
+    if world.size == 1:
+        return LocalExchange(blocks, world.device)
+    if kind == "auto":
+        kind = "copy-engine" if world.local_size == world.size else "nccl"
+    if kind.startswith("copy-engine"):
+        _, _, copies = kind.partition(":")
+        return SymmetricExchange(blocks, world.device, world.data_group, copies=int(copies or 1))
+    if kind == "nccl":
+        return NcclExchange(blocks, world.device, world.data_group)
+    raise ValueError(f"unknown exchange {kind!r}, one of auto, copy-engine, nccl")
+
+
+def torch_optimizer(model: ShardedModel) -> torch.optim.Optimizer:
+    """The torch optimizer inside the model's keyed one."""
+    assert model.dense is not None
+    optimizer: torch.optim.Optimizer = model.dense._optimizer
+    return optimizer
+
+
+def table_modules(sharded: Any) -> list[Any]:
+    """FBGEMM's modules of this rank's tables."""
+    return [module.emb_module for lookup in sharded._lookups for module in lookup._emb_modules]
+
+
+def skip_bounds_check(sharded: Any) -> None:
+    """Preprocessing proves every id to be a row of its table; FBGEMM need not look again (24 us a step, H200)."""
+    for table in table_modules(sharded):
+        table.bounds_check_mode_int = 3  # BoundsCheckMode.NONE
+
+
+def _mlps(dlrm: Any) -> Mlps:
+    def linears(part: nn.Module) -> list[nn.Linear]:
+        return [module for module in part.modules() if isinstance(module, nn.Linear)]
+
+    return Mlps(bottom=linears(dlrm.dense_arch), top=linears(dlrm.over_arch))
+
+
+def _find(root: nn.Module, kind: type) -> Any:
+    return next(iter(_all(root, kind)), None)
+
+
+def _all(root: nn.Module, kind: type) -> list[Any]:
+    return [module for module in root.modules() if isinstance(module, kind)]

@@ -1,0 +1,74 @@
+"""Captures the step's recipe into CUDA graphs: one per slot, in one memory pool, again after a change of plan.
+
+Warm-up runs the recipe as it is, so that kernels compile and libraries allocate outside the capture; it runs with
+zero rows, which leaves tables as they are, and the dense state is put back. Not here: what the step does.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from rap_trainer.captured.slots import Slot
+from rap_trainer.captured.step import TrainStep
+
+WARM_UPS = 2
+"""Steps per slot before a capture: the first compiles, the second proves that nothing more allocates."""
+
+
+class CapturedSteps:
+    """Two graphs: the first trains on slot 0 and fills slot 1, the second the reverse."""
+
+    def __init__(self, step: TrainStep, slots: tuple[Slot, Slot]) -> None:
+        device = slots[0].dense.device
+        self._device = device
+        self._graphs: list[torch.cuda.CUDAGraph] = []
+        stream = torch.cuda.Stream(device)
+        stream.wait_stream(torch.cuda.current_stream(device))
+        with _nothing_learned(step, slots), torch.cuda.stream(stream):
+            for _ in range(WARM_UPS):
+                for current, following in (slots, slots[::-1]):
+                    step.enqueue(current, following)
+        torch.cuda.current_stream(device).wait_stream(stream)
+        torch.cuda.synchronize(device)
+        gc.collect()
+        pool = torch.cuda.graph_pool_handle()
+        for current, following in (slots, slots[::-1]):
+            graph = torch.cuda.CUDAGraph()
+            # NCCL's watchdog thread queries events while we capture: only this thread's calls must be capturable.
+            with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
+                step.enqueue(current, following)
+            self._graphs.append(graph)
+        torch.cuda.synchronize(device)
+
+    def replay(self, slot: int) -> None:
+        """Trains on a slot and fills the other, on the current stream."""
+        self._graphs[slot].replay()
+
+    def close(self) -> None:
+        """Gives the graphs and their memory back. No replay may be in flight or follow."""
+        torch.cuda.synchronize(self._device)
+        for graph in self._graphs:
+            graph.reset()
+        self._graphs.clear()
+        gc.collect()
+        torch.cuda.empty_cache()
+
+
+@contextmanager
+def _nothing_learned(step: TrainStep, slots: tuple[Slot, Slot]) -> Iterator[None]:
+    """Zero rows in every slot, and the dense values and state as they were."""
+    dense, optimizer = step.dense.flat.values, step.optimizer
+    kept = [tensor.clone() for tensor in (dense, optimizer.step, *optimizer.states)]
+    rows = [slot.targets.num_rows.clone() for slot in slots]
+    with step.muted():
+        for slot in slots:
+            slot.targets.num_rows.zero_()
+        yield
+    for tensor, before in zip((dense, optimizer.step, *optimizer.states), kept, strict=True):
+        tensor.copy_(before)
+    for slot, before in zip(slots, rows, strict=True):
+        slot.targets.num_rows.copy_(before)
