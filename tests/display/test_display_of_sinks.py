@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,12 @@ def test_a_report_without_a_place_to_write_does_not_stop_training(
     tell(Display([history, Report(history, tmp_path / "file" / "report.html"), listener]))
     assert listener.told[-1] == OUTCOME
     assert len(caplog.records) == 2
+
+
+def test_the_end_says_where_the_report_is(tmp_path: Path) -> None:
+    listener = Listener()
+    tell(Display([listener], report=tmp_path / "report.html"))
+    assert listener.told[-1] == replace(OUTCOME, report=str(tmp_path / "report.html"))
 
 
 def test_no_sinks_are_a_display_too() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import math
 from collections.abc import Iterable
 from dataclasses import replace
@@ -78,9 +79,34 @@ def test_a_whole_run_leaves_the_last_panel_and_the_summary() -> None:
         panel.update(at_step(step))
     panel.event(CHECKPOINT)
     panel.finish(OUTCOME)
-    text = stream.getvalue()
-    assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1, "the cursor is back"
-    assert text.rstrip().endswith("/checkpoints/clicks/report.html")
+    assert stream.getvalue().rstrip().endswith("/checkpoints/clicks/report.html")
+
+
+def test_a_killed_process_leaves_a_terminal_with_a_cursor() -> None:
+    stream = io.StringIO()
+    panel = Panel(stream, force_terminal=True)
+    panel.start(RUN)
+    panel.update(FULL)
+    before_the_end = stream.getvalue()
+    panel.finish(OUTCOME)
+    assert before_the_end.rfind("\x1b[?25h") > before_the_end.rfind("\x1b[?25l")
+
+
+def test_log_lines_appear_above_the_open_panel(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream, stderr = io.StringIO(), io.StringIO()
+    monkeypatch.setattr("sys.stderr", stderr)
+    handler = logging.StreamHandler(stderr)
+    logging.getLogger().addHandler(handler)
+    try:
+        panel = Panel(stream, force_terminal=True)
+        panel.start(RUN)
+        logging.getLogger("rap").warning("a file was set aside")
+        panel.finish(OUTCOME)
+        logging.getLogger("rap").warning("after the end")
+    finally:
+        logging.getLogger().removeHandler(handler)
+    assert "a file was set aside" in stream.getvalue()
+    assert stderr.getvalue() == "after the end\n"
 
 
 def test_an_end_before_the_start_is_shown_too() -> None:

@@ -3,7 +3,8 @@
     store = MetricStore(metrics.TRAINER)
     server = MetricsServer(store, port=...)                         # every rank; InvalidDocument if the port is taken
     history = History(directory / FILE_NAME)
-    display = Display([Gauges(store, rank=0, version=...), terminal(sys.stdout), history, Report(history, html_path)])
+    sinks = [Gauges(store, rank=0, version=...), terminal(sys.stdout), history, Report(history, html_path)]
+    display = Display(sinks, report=html_path)
 
 The other ranks have a Display of their Gauges alone.
 """

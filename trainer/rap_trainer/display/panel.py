@@ -1,11 +1,13 @@
 """The live terminal panel: a run at a glance in 80 columns, drawn anew with each report.
 
-Rendering is a function of values (`render`); only Panel touches the terminal. Log lines written to stdout or stderr while
-it is open appear above it.
+Rendering is a function of values (`render`); only Panel touches the terminal. While it is open, what is printed or logged
+to stdout or stderr appears above it. The cursor stays visible, so that a killed process leaves a usable terminal.
 """
 
 from __future__ import annotations
 
+import logging
+import sys
 from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import TextIO
@@ -36,14 +38,19 @@ class Panel:
         self._console = Console(file=stream, force_terminal=force_terminal, highlight=False)
         self._live: Live | None = None
         self._run: Run | None = None
+        self._handlers: list[logging.Handler] = []
         self._points: deque[Progress] = deque(maxlen=SPARK_POINTS)
         self._events: deque[Event] = deque(maxlen=NUM_EVENTS)
 
     def start(self, run: Run) -> None:
         self._run = run
         self._console.print(headline(run), style="dim")
+        real = sys.stderr
         self._live = Live(console=self._console, auto_refresh=False, transient=False)
         self._live.start()
+        self._console.show_cursor(True)
+        self._handlers = [h for h in logging.getLogger().handlers if getattr(h, "stream", None) is real]
+        self._redirect_logs()
         self._draw()
 
     def update(self, progress: Progress) -> None:
@@ -61,7 +68,14 @@ class Panel:
         if self._live is not None:
             self._live.stop()
             self._live = None
+            self._redirect_logs()
         self._console.print(Text(summary(outcome)))
+
+    def _redirect_logs(self) -> None:
+        """Log handlers hold the stderr of their birth; while the panel is open, rich puts its own in its place."""
+        for handler in self._handlers:
+            assert isinstance(handler, logging.StreamHandler)
+            handler.setStream(sys.stderr)
 
     def _draw(self) -> None:
         if self._live is not None and self._run is not None:

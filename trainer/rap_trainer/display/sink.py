@@ -1,6 +1,6 @@
 """What every display offers the training loop, and how several become one.
 
-    display = Display([Panel(), History(path), Report(history, html_path)])    # rank 0 only
+    display = Display([terminal(sys.stdout), history, Report(history, path)], report=path)    # rank 0 only
     display.start(run); display.update(progress); display.event(event); display.finish(outcome)
 
 Each method is called from the training thread, `update` about once a second.
@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
 from typing import Protocol
 
 from rap_trainer.display.progress import Event, Outcome, Progress, Run
@@ -34,10 +36,14 @@ class Sink(Protocol):
 
 
 class Display:
-    """Several sinks as one. A sink that fails with OSError is dropped with a warning: training goes on."""
+    """Several sinks as one. A sink that fails with OSError is dropped with a warning: training goes on.
 
-    def __init__(self, sinks: Iterable[Sink] = ()) -> None:
+    `report`: path of the HTML report that one of the sinks writes, told to all of them at the end.
+    """
+
+    def __init__(self, sinks: Iterable[Sink] = (), *, report: Path | None = None) -> None:
         self._sinks = list(sinks)
+        self._report = report
 
     def start(self, run: Run) -> None:
         self._each("start", run)
@@ -49,6 +55,8 @@ class Display:
         self._each("event", event)
 
     def finish(self, outcome: Outcome) -> None:
+        if self._report is not None:
+            outcome = replace(outcome, report=str(self._report))
         self._each("finish", outcome)
 
     def _each(self, method: str, value: object) -> None:
