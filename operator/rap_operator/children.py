@@ -95,9 +95,8 @@ def attempt_job(subject: Subject, attempt: Attempt, spec: RAPJobSpec) -> Object:
 
 def support_view(item: Mapping[str, Any], kind: str) -> SupportView:
     """What is kept of a Service, ConfigMap or PDB."""
-    return SupportView(
-        meta=meta_of(item), content=content_of(item, kind), annotations=item["metadata"].get("annotations") or {}
-    )
+    revision = (item["metadata"].get("labels") or {}).get(naming.LABEL_REVISION, "")
+    return SupportView(meta=meta_of(item), content=content_of(item, kind), revision=revision)
 
 
 def content_of(item: Mapping[str, Any], kind: str) -> str:

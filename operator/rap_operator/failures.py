@@ -76,7 +76,7 @@ def find_end(job: JobView, pods: Sequence[PodView], *, now_s: float) -> End | No
     """How an attempt that was not asked to stop has ended; None while it has not, or its cause is waited for."""
     if job.complete is not None:
         return End(end_class=EndClass.COMPLETED, reason="Completed", message=job.complete)
-    found = [end for pod in pods if (end := _of_pod(pod, now_s=now_s))]
+    found = _without_consequences([end for pod in pods if (end := _of_pod(pod, now_s=now_s))], now_s=now_s)
     causes = [end for end in found if end.reason != "PeerLost"]
     if causes:
         return min(causes, key=lambda end: (end.at_s or now_s, end.end_class is EndClass.FAILURE))
@@ -94,6 +94,12 @@ def find_end(job: JobView, pods: Sequence[PodView], *, now_s: float) -> End | No
 def is_waiting_for_cause(job: JobView, pods: Sequence[PodView], *, now_s: float) -> bool:
     """Whether pods have failed for want of a peer whose own end does not show yet."""
     return any(_of_pod(pod, now_s=now_s) for pod in pods) and find_end(job, pods, now_s=now_s) is None
+
+
+def _without_consequences(ends: list[End], *, now_s: float) -> list[End]:
+    """The Job controller deletes the other pods once one has failed: that is no cause."""
+    failed_s = min((end.at_s or now_s for end in ends if end.end_class is EndClass.FAILURE), default=float("inf"))
+    return [end for end in ends if end.reason != "PodDeleted" or (end.at_s or 0.0) < failed_s]
 
 
 def _of_pod(pod: PodView, *, now_s: float) -> End | None:

@@ -6,7 +6,7 @@ A pod is some 15 kB as parsed JSON and under 1 kB here. Reading only; nothing is
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from rap_contract.pod import CONTAINER
@@ -84,7 +84,8 @@ class SupportView:
     meta: Meta
     content: str
     """Digest of the fields we set."""
-    annotations: Mapping[str, str] = field(default_factory=dict)
+    revision: str = ""
+    """Of a spec's ConfigMap."""
 
 
 def meta_of(item: Mapping[str, Any]) -> Meta:

@@ -1,0 +1,168 @@
+"""Carries a decision out. Each act may be repeated: names are deterministic, deletions name a UID.
+
+Order: the actions, then the status in one patch that fails if the job has changed since it was read, then
+events. Decides nothing, except that an attempt is not started while a live read still shows another.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from rap_contract.job import RAPJobSpec
+from rap_contract.status import Status
+
+from rap_operator import children, naming
+from rap_operator.api import Api, ApiError, Object
+from rap_operator.cache import Cache
+from rap_operator.decision import Action, Decision, KeepSupport, RemoveAttempt, RemovePod, StartAttempt
+from rap_operator.events import EventSink
+from rap_operator.observed import Judged, Observed, Subject
+from rap_operator.resources import BUDGETS, CONFIG_MAPS, JOBS, PODS, RAPJOBS, SERVICES, Resource
+
+LOG = logging.getLogger(__name__)
+
+
+class NotGone(Exception):
+    """A live read shows something of another attempt."""
+
+
+class Foreign(Exception):
+    """An object has a name of ours but belongs to somebody else."""
+
+
+class Applier:
+    """Applies decisions to a cluster."""
+
+    def __init__(self, api: Api, cache: Cache, events: EventSink) -> None:
+        self._api, self._cache, self._events = api, cache, events
+
+    def apply(self, decision: Decision, judged: Judged, observed: Observed) -> None:
+        """Does everything a decision asks for. Raises ApiError, ApiUnavailable, NotGone, Foreign."""
+        subject = observed.subject
+        for action in decision.actions:
+            self._do(action, judged, observed)
+        self._write_status(subject, decision.status)
+        for notice in decision.notices:
+            self._events.tell(subject, notice)
+
+    def _do(self, action: Action, judged: Judged, observed: Observed) -> None:
+        subject = observed.subject
+        match action:
+            case KeepSupport():
+                self._keep_support(action, judged, observed)
+            case StartAttempt():
+                self._start(action, judged, observed)
+            case RemoveAttempt():
+                LOG.info("removing %s: %s", action.name, action.why)
+                self._delete(JOBS, subject, action.name, action.uid, propagationPolicy="Foreground")
+            case RemovePod():
+                LOG.info("removing pod %s: %s", action.name, action.why)
+                grace = {"gracePeriodSeconds": 0} if action.is_forced else {}
+                self._delete(PODS, subject, action.name, action.uid, **grace)
+            case _:
+                LOG.info("removing the job: %s", action.why)
+                self._delete(RAPJOBS, subject, subject.name, subject.uid, propagationPolicy="Background")
+
+    def _keep_support(self, action: KeepSupport, judged: Judged, observed: Observed) -> None:
+        subject = observed.subject
+        wanted = [children.service(subject), children.plan_config(subject)]
+        spec = _spec(action.revision, judged, observed)
+        if spec is not None:
+            wanted.append(children.spec_config(subject, action.revision, spec))
+        if action.nodes > 1:
+            wanted.append(children.budget(subject, action.nodes))
+        for resource, body in wanted:
+            self._keep(resource, subject, body)
+        kept = {(resource, body["metadata"]["name"]) for resource, body in wanted}
+        for resource in (CONFIG_MAPS, BUDGETS):
+            for name, view in self._cache.support(resource, subject.uid).items():
+                is_kept = (resource, name) in kept or view.revision in action.kept
+                if not is_kept and not view.meta.is_deleting:
+                    self._delete(resource, subject, name, view.meta.uid)
+
+    def _keep(self, resource: Resource, subject: Subject, body: Object) -> None:
+        name = body["metadata"]["name"]
+        seen = self._cache.support(resource, subject.uid).get(name)
+        if seen is None:
+            self._create(resource, subject, body)
+        elif seen.content != children.content_of(body, resource.kind) and not seen.meta.is_deleting:
+            LOG.info("mending %s %s", resource.kind, name)
+            part: Object = {key: body[key] for key in ("spec", "data") if key in body}
+            if resource is SERVICES:
+                part["spec"] = {key: value for key, value in part["spec"].items() if key != "clusterIP"}
+            self._cache.put(resource, self._api.patch(resource, subject.namespace, name, part))
+
+    def _start(self, action: StartAttempt, judged: Judged, observed: Observed) -> None:
+        subject, attempt = observed.subject, observed.status.attempt
+        spec = _spec(action.revision, judged, observed)
+        assert attempt is not None
+        if spec is None:
+            return
+        if action.number > 1:
+            self._check_gone(subject, action.number)
+        LOG.info("starting attempt %d: %s", action.number, action.why)
+        self._create(JOBS, subject, children.attempt_job(subject, attempt, spec))
+
+    def _check_gone(self, subject: Subject, number: int) -> None:
+        """The cache may lag: what runs is asked of the server itself before something is added to it."""
+        query = {"labelSelector": f"{naming.pod_selector(subject.uid)},{naming.LABEL_ATTEMPT}!={number}", "limit": "1"}
+        for resource in (JOBS, PODS):
+            if self._api.list(resource, subject.namespace, query=query).get("items"):
+                raise NotGone(f"a {resource.kind} of an earlier attempt is still there")
+
+    def _create(self, resource: Resource, subject: Subject, body: Object) -> None:
+        name = body["metadata"]["name"]
+        try:
+            self._cache.put(resource, self._api.create(resource, subject.namespace, body))
+        except ApiError as error:
+            if not error.is_conflict or error.reason not in ("AlreadyExists", ""):
+                raise
+            found = self._api.get(resource, subject.namespace, name)
+            owners = found["metadata"].get("ownerReferences") or ()
+            if not any(owner["uid"] == subject.uid for owner in owners):
+                raise Foreign(f"{resource.kind} {name} exists and is not ours: remove it") from error
+            self._cache.put(resource, found)
+
+    def _delete(self, resource: Resource, subject: Subject, name: str, uid: str, **options: Any) -> None:
+        try:
+            self._api.delete(resource, subject.namespace, name, {"preconditions": {"uid": uid}, **options})
+        except ApiError as error:
+            if not error.is_absent and not error.is_conflict:  # gone, or another object by now
+                raise
+
+    def _write_status(self, subject: Subject, status: Status) -> None:
+        change = difference(_document(subject.status), _document(status))
+        if not change:
+            return
+        body = {"metadata": {"resourceVersion": subject.resource_version}, "status": change}
+        try:
+            item = self._api.patch(RAPJOBS, subject.namespace, subject.name, body, subresource="status")
+        except ApiError as error:
+            if error.is_absent:
+                return
+            raise
+        self._cache.put(RAPJOBS, item)
+
+
+def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> Object:
+    """The JSON merge patch from `old` to `new`."""
+    change: Object = {key: None for key in old if key not in new}
+    for key, value in new.items():
+        before = old.get(key)
+        if isinstance(value, Mapping) and isinstance(before, Mapping):
+            inner = difference(before, value)
+            if inner:
+                change[key] = inner
+        elif value != before:
+            change[key] = value
+    return change
+
+
+def _document(status: Status) -> Object:
+    return status.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def _spec(revision: str, judged: Judged, observed: Observed) -> RAPJobSpec | None:
+    return judged.spec if judged.revision == revision else observed.stored.get(revision)

@@ -1,0 +1,145 @@
+"""The `rap-operator` command: arguments in, a running controller out."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import kubernetes.client
+import kubernetes.config
+
+from rap_operator import logs
+from rap_operator.api import KubernetesApi
+from rap_operator.controller import Controller
+from rap_operator.exposition import Exposition
+from rap_operator.health import HealthServer, standing_still
+from rap_operator.lease import LeaseLock
+from rap_operator.policy import Limits
+from rap_operator.scrape import Scraper
+from rap_operator.targets import targets
+
+LOG = logging.getLogger(__name__)
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+EXIT_LEASE_LOST = 1
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs until SIGTERM (0) or until the lease is lost (1)."""
+    options = parser().parse_args(arguments)
+    logs.configure(options.log_level)
+    stopping = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopping.set())
+    return run(options, stopping)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command's options."""
+    made = argparse.ArgumentParser(prog="rap-operator", description="Runs RAPJobs.")
+    made.add_argument("--namespaces", default="", help="comma-separated; default: all")
+    made.add_argument("--workers", type=int, default=4, help="passes at a time")
+    made.add_argument("--metrics-port", type=int, default=8080, help="/metrics, /healthz and /readyz; 0: any free one")
+    made.add_argument("--kubeconfig", default=None, help="default: the pod's service account, else ~/.kube/config")
+    made.add_argument("--kube-api-qps", type=float, default=400.0, help="requests a second, watches apart")
+    made.add_argument("--lease-name", default="rap-operator", help="Lease for the election of a leader")
+    made.add_argument("--lease-namespace", default=None, help="default: the operator's own namespace")
+    made.add_argument("--no-lease", action="store_true", help="without election: only for one replica")
+    made.add_argument("--identity", default=None, help="default: $POD_NAME, else host and a random part")
+    made.add_argument("--force-delete-after-seconds", type=float, default=Limits.force_after_s)
+    made.add_argument("--rollback-after-seconds", type=float, default=Limits.rollback_after_s)
+    made.add_argument("--scrape-interval-seconds", type=float, default=30.0, help="0: read no trainer's metrics")
+    made.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
+    return made
+
+
+def run(options: argparse.Namespace, stopping: threading.Event) -> int:
+    """Wires everything together and waits."""
+    namespaces = tuple(name for name in options.namespaces.split(",") if name)
+    lock: LeaseLock | None = None
+    api = KubernetesApi(
+        _client(options),
+        may_write=lambda: lock is None or lock.is_held(),
+        qps=options.kube_api_qps,
+    )
+    limits = Limits(force_after_s=options.force_delete_after_seconds, rollback_after_s=options.rollback_after_seconds)
+    scraper = Scraper(lambda: targets(controller.cache), lambda key: controller.queue.add(key))
+    controller = Controller(api, namespaces=namespaces, limits=limits, telemetry_of=scraper.telemetry_of)
+    exposition = Exposition(controller, version=_version())
+    api.calls = exposition.request
+    scraper.count = exposition.scrape
+    if not options.no_lease:
+        election = KubernetesApi(_client(options))  # renewed even while the other's rate limit is used up
+        lock = LeaseLock(
+            election,
+            namespace=options.lease_namespace or _own_namespace(),
+            name=options.lease_name,
+            identity=options.identity or os.environ.get("POD_NAME") or f"{socket.gethostname()}-{uuid.uuid4().hex[:6]}",
+        )
+    is_leading = threading.Event()
+
+    def healthy() -> str:
+        if is_leading.is_set():
+            return standing_still(controller)
+        waited_s = time.monotonic() - lock.attempted_s if lock else 0.0
+        return f"no try for the lease for {waited_s:.0f} s" if waited_s > 120 else ""
+
+    # Readiness does not depend on leadership, or a rolling update would wait for itself.
+    health = HealthServer(
+        options.metrics_port,
+        healthy=healthy,
+        ready=lambda: "" if not is_leading.is_set() or controller.is_synced else "the first lists are not in yet",
+        page=exposition.page,
+    )
+    health.start()
+    LOG.info("health and metrics on port %d", health.port)
+    if lock is not None and not lock.acquire(stopping):
+        return 0
+    is_leading.set()
+    exposition.lead(is_leader=True)
+    controller.start(workers=options.workers)
+    if options.scrape_interval_seconds > 0:
+        arguments = {"interval_s": options.scrape_interval_seconds}
+        threading.Thread(target=scraper.run, args=(controller.stopping,), kwargs=arguments, daemon=True).start()
+    is_kept = lock.hold(stopping) if lock is not None else stopping.wait()
+    if not is_kept:
+        os._exit(EXIT_LEASE_LOST)  # another leads: nothing of this process may go on, not even a cleanup
+    controller.stop()
+    if lock is not None:
+        lock.release()
+    health.stop()
+    return 0
+
+
+def _client(options: argparse.Namespace) -> kubernetes.client.ApiClient:
+    configuration = kubernetes.client.Configuration()
+    if options.kubeconfig is None and SERVICE_ACCOUNT.exists():
+        kubernetes.config.load_incluster_config(client_configuration=configuration)
+    else:
+        kubernetes.config.load_kube_config(config_file=options.kubeconfig, client_configuration=configuration)
+    configuration.connection_pool_maxsize = 64
+    configuration.keep_alive = True
+    return kubernetes.client.ApiClient(configuration)
+
+
+def _own_namespace() -> str:
+    return SERVICE_ACCOUNT.read_text().strip() if SERVICE_ACCOUNT.exists() else "default"
+
+
+def _version() -> str:
+    try:
+        return version("rap")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

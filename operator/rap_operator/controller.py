@@ -1,0 +1,145 @@
+"""The loop: a name from the queue, what is known of it, a decision, its application.
+
+Level-triggered: why a name was queued is never asked. Nothing in memory matters to the outcome.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from rap_operator.api import Api, ApiError, ApiUnavailable
+from rap_operator.apply import Applier, Foreign, NotGone
+from rap_operator.cache import Cache, Key
+from rap_operator.decide import decide
+from rap_operator.decision import Notice
+from rap_operator.events import EventSink
+from rap_operator.logs import job_context
+from rap_operator.observe import Observer
+from rap_operator.observed import Subject, Telemetry
+from rap_operator.policy import Limits
+from rap_operator.resources import WATCHED
+from rap_operator.watch import Reflector, Timing
+from rap_operator.workqueue import WorkQueue
+
+LOG = logging.getLogger(__name__)
+NOT_GONE_RETRY_S = 1.0
+RESYNC_JITTER = 0.1  # share of a wait, so that a thousand jobs do not wake at once
+
+
+class Controller:
+    """Everything between the API and the decisions, for a set of namespaces (none: all)."""
+
+    def __init__(
+        self,
+        api: Api,
+        *,
+        namespaces: Sequence[str] = (),
+        limits: Limits | None = None,
+        timing: Timing | None = None,
+        telemetry_of: Callable[[Subject], Telemetry | None] = lambda subject: None,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.queue: WorkQueue[Key] = WorkQueue()
+        self.cache = Cache(self.queue.add)
+        self.stopping = threading.Event()
+        self.observe_pass: Callable[[str, float], None] = lambda outcome, seconds: None
+        self._limits, self._wall_clock = limits or Limits(), wall_clock
+        self._events = EventSink(api, wall_clock=wall_clock)
+        self._observer = Observer(api, self.cache, telemetry_of)
+        self._applier = Applier(api, self.cache, self._events)
+        self.reflectors = [
+            Reflector(api, self.cache, resource, namespace, stopping=self.stopping, timing=timing)
+            for resource in WATCHED
+            for namespace in (namespaces or (None,))
+        ]
+        self._threads: list[threading.Thread] = []
+
+    def start(self, *, workers: int = 4) -> None:
+        """Starts the watches; the workers start once every watch has its list."""
+        for reflector in self.reflectors:
+            self._spawn(reflector.run, f"watch-{reflector.resource.plural}")
+        for number in range(workers):
+            self._spawn(self._work_when_synced, f"worker-{number}")
+
+    def stop(self, *, timeout_s: float = 10.0) -> None:
+        """Stops the workers after their current pass; watches end with the process."""
+        self.stopping.set()
+        self.queue.close()
+        deadline_s = time.monotonic() + timeout_s
+        for thread in self._threads:
+            if thread.name.startswith("worker"):
+                thread.join(max(deadline_s - time.monotonic(), 0.0))
+
+    @property
+    def is_synced(self) -> bool:
+        return all(reflector.is_synced.is_set() for reflector in self.reflectors)
+
+    def reconcile(self, key: Key) -> float | None:
+        """One pass for one job; returns the seconds after which to look again, None for never."""
+        view = self.cache.rapjob(key)
+        if view is None:
+            return None
+        judged, observed = self._observer.observe(view)
+        subject = observed.subject
+        attempt = subject.status.attempt
+        with job_context(f"{subject.namespace}/{subject.name}", attempt.number if attempt else 0):
+            decision = decide(judged, observed, self._wall_clock(), self._limits)
+            try:
+                self._applier.apply(decision, judged, observed)
+            except NotGone as waiting:
+                LOG.info("%s", waiting)
+                return NOT_GONE_RETRY_S
+            except (ApiError, Foreign) as error:
+                self._tell(subject, error)
+                raise
+        return decision.requeue_s
+
+    def work_once(self, timeout_s: float | None = None) -> bool:
+        """Takes one name and makes its pass; False when none came in time."""
+        key = self.queue.get(timeout_s)
+        if key is None:
+            return False
+        begun_s, outcome = time.monotonic(), "done"
+        try:
+            again_s = self.reconcile(key)
+            self.queue.forget(key)
+            if again_s is not None:
+                jitter = (hash(key) % 1000) / 1000 * RESYNC_JITTER
+                self.queue.add_after(key, again_s * (1 + jitter) if again_s > 60 else again_s)
+        except ApiError as error:
+            outcome = "conflict" if error.is_conflict else "refused"
+            delay_s = self.queue.add_failed(key, at_least_s=error.retry_after_s or 0.0)
+            level = logging.DEBUG if error.is_conflict else logging.WARNING
+            LOG.log(level, "%s/%s: %s; again in %.1f s", *key, error, delay_s)
+        except (ApiUnavailable, Foreign) as error:
+            outcome = "unavailable"
+            LOG.warning("%s/%s: %s; again in %.1f s", *key, error, self.queue.add_failed(key))
+        except Exception:
+            outcome = "error"
+            LOG.exception("%s/%s; again in %.1f s", *key, self.queue.add_failed(key))
+        finally:
+            self.queue.done(key)
+            self.observe_pass(outcome, time.monotonic() - begun_s)
+        return True
+
+    def _work_when_synced(self) -> None:
+        for reflector in self.reflectors:
+            while not reflector.is_synced.wait(1.0):
+                if self.stopping.is_set():
+                    return
+        while not self.stopping.is_set():
+            self.work_once(timeout_s=1.0)
+
+    def _tell(self, subject: Subject, error: Exception) -> None:
+        """What the server will not have is the user's to know: a quota, a webhook, a wrong podTemplate."""
+        if isinstance(error, ApiError) and error.status not in (400, 403, 413, 422):
+            return
+        self._events.tell(subject, Notice(reason="Refused", message=str(error), level="Warning"))
+
+    def _spawn(self, target: Callable[[], None], name: str) -> None:
+        thread = threading.Thread(target=target, name=name, daemon=True)
+        thread.start()
+        self._threads.append(thread)

@@ -1,0 +1,119 @@
+"""The operator's own metrics, under the contract's names."""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from collections.abc import Iterator
+from functools import partial
+
+import prometheus_client
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+from rap_contract import metrics
+from rap_contract.metrics import Kind, Metric
+
+from rap_operator.controller import Controller
+
+Registry = prometheus_client.CollectorRegistry
+
+
+class Exposition:
+    """Counts what happens; what can be looked up is looked up when scraped."""
+
+    def __init__(self, controller: Controller, *, version: str) -> None:
+        self.registry = Registry()
+        self._reconciles = _counter(metrics.RECONCILES, self.registry)
+        self._seconds = _histogram(metrics.RECONCILE_SECONDS, self.registry)
+        self._errors = _counter(metrics.RECONCILE_ERRORS, self.registry)
+        self._requests = _counter(metrics.API_REQUESTS, self.registry)
+        self._watch_restarts = _counter(metrics.WATCH_RESTARTS, self.registry)
+        self._scrapes = _counter(metrics.SCRAPES, self.registry)
+        self._leader_changes = _counter(metrics.LEADER_CHANGES, self.registry)
+        self.leader = _gauge(metrics.LEADER, self.registry)
+        _gauge(metrics.OPERATOR_INFO, self.registry).labels(version).set(1)
+        self.registry.register(_World(controller))
+        controller.observe_pass = self._pass
+        for reflector in controller.reflectors:
+            reflector.on_restart = partial(self._watch_restart, reflector.resource.plural)
+
+    def request(self, verb: str, kind: str, status: int) -> None:
+        """Counts a request to the API server."""
+        del kind
+        self._requests.labels(verb, str(status)).inc()
+
+    def scrape(self, outcome: str) -> None:
+        """Counts a scrape of a trainer."""
+        self._scrapes.labels(outcome).inc()
+
+    def lead(self, *, is_leader: bool) -> None:
+        """Says whether this replica leads."""
+        self.leader.set(1 if is_leader else 0)
+        self._leader_changes.inc()
+
+    def page(self) -> bytes:
+        """All metrics in Prometheus' text format."""
+        return prometheus_client.generate_latest(self.registry)
+
+    def _watch_restart(self, plural: str, why: str) -> None:
+        self._watch_restarts.labels(plural, why).inc()
+
+    def _pass(self, outcome: str, seconds: float) -> None:
+        self._reconciles.labels(outcome).inc()
+        self._seconds.observe(seconds)
+        if outcome not in ("done", "conflict"):
+            self._errors.labels(outcome).inc()
+
+
+class _World(Collector):
+    """Gauges of the queue, the cache and the jobs."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+
+    def describe(self) -> Iterator[prometheus_client.Metric]:
+        return iter(())
+
+    def collect(self) -> Iterator[prometheus_client.Metric]:
+        controller = self._controller
+        yield _family(metrics.QUEUE_DEPTH, {(): float(controller.queue.depth)})
+        sizes = controller.cache.sizes()
+        yield _family(metrics.CACHED_OBJECTS, {(kind,): float(count) for kind, count in sizes.items()})
+        idle: dict[tuple[str, ...], float] = {}
+        for reflector in controller.reflectors:
+            key = (reflector.resource.plural,)
+            idle[key] = max(idle.get(key, 0.0), reflector.idle_s())
+        yield _family(metrics.WATCH_IDLE_SECONDS, idle)
+        phases: Tally[str] = Tally()
+        conditions: dict[tuple[str, ...], float] = {}
+        for view in controller.cache.rapjobs():
+            status = view.item.get("status") or {}
+            phases[status.get("phase", "Pending")] += 1
+            for condition in status.get("conditions") or ():
+                labels = (view.meta.namespace, view.meta.name, condition["type"])
+                conditions[labels] = 1.0 if condition["status"] == "True" else 0.0
+        yield _family(metrics.JOBS, {(phase,): float(count) for phase, count in phases.items()})
+        yield _family(metrics.JOB_CONDITION, conditions)
+
+
+def _family(metric: Metric, values: dict[tuple[str, ...], float]) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(metric.name, metric.help, labels=metric.labels)
+    for labels, value in values.items():
+        family.add_metric(labels, value)
+    return family
+
+
+def _counter(metric: Metric, registry: Registry) -> prometheus_client.Counter:
+    assert metric.kind is Kind.COUNTER
+    return prometheus_client.Counter(metric.name, metric.help, metric.labels, registry=registry)
+
+
+def _gauge(metric: Metric, registry: Registry) -> prometheus_client.Gauge:
+    assert metric.kind is Kind.GAUGE
+    return prometheus_client.Gauge(metric.name, metric.help, metric.labels, registry=registry)
+
+
+def _histogram(metric: Metric, registry: Registry) -> prometheus_client.Histogram:
+    assert metric.kind is Kind.HISTOGRAM
+    return prometheus_client.Histogram(
+        metric.name, metric.help, metric.labels, registry=registry, buckets=metric.buckets
+    )

@@ -1,0 +1,233 @@
+"""Reads what the trainers export: the first rank's /metrics of each running job, a few at a time.
+
+Remembers only since when the step has stood still; a restarted operator counts that anew, so it sees a stall
+later, never one that is not there.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+import urllib3
+from rap_contract import metrics
+
+from rap_operator.cache import Key
+from rap_operator.observed import Subject, Telemetry
+
+LOG = logging.getLogger(__name__)
+MAX_BYTES = 4_000_000
+TIMEOUT_S = 3.0
+INTERVAL_S = 30.0
+# Rewriting the summary in status costs a request: two in a second for all jobs together.
+REPORTS_PER_S = 0.5
+MIN_REPORT_INTERVAL_S = 30.0
+
+_LINE = re.compile(r"^(\w+)(?:\{([^}]*)\})?\s+(\S+)", re.MULTILINE)
+_LABEL = re.compile(r'(\w+)="([^"]*)"')
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """The first rank of a running job."""
+
+    key: Key
+    uid: str
+    attempt: int
+    url: str
+
+
+Fetch = Callable[[str], str]
+
+
+class Scraper:
+    """Knows the latest telemetry of every running job; `on_news` is told whose has become worth a pass."""
+
+    def __init__(
+        self,
+        targets: Callable[[], Iterable[Target]],
+        on_news: Callable[[Key], None],
+        *,
+        fetch: Fetch | None = None,
+        clock: Callable[[], float] = time.time,
+        concurrency: int = 8,
+    ) -> None:
+        self._targets, self._on_news, self._clock = targets, on_news, clock
+        self._fetch = fetch or http_fetch()
+        self._pool = ThreadPoolExecutor(concurrency, thread_name_prefix="scrape")
+        self._lock = threading.Lock()
+        self._known: dict[str, Telemetry] = {}
+        self._reported_s: dict[str, float] = {}
+        self._budget = 1.0
+        self._budget_s = clock()
+        self.count: Callable[[str], None] = lambda outcome: None
+
+    def run(self, stopping: threading.Event, *, interval_s: float = INTERVAL_S) -> None:
+        """Scrapes all targets again and again."""
+        while not stopping.wait(interval_s):
+            self.scrape_all()
+
+    def scrape_all(self) -> None:
+        """One round; forgets the jobs that no longer run."""
+        targets = list(self._targets())
+        for _ in self._pool.map(self._scrape, targets):
+            pass
+        uids = {target.uid for target in targets}
+        with self._lock:
+            for uid in self._known.keys() - uids:
+                del self._known[uid]
+                self._reported_s.pop(uid, None)
+
+    def telemetry_of(self, subject: Subject) -> Telemetry | None:
+        """The latest telemetry of a job, with leave to report it in status if its turn has come."""
+        with self._lock:
+            telemetry = self._known.get(subject.uid)
+            if telemetry is None or not self._take_turn(subject.uid):
+                return telemetry
+            return replace(telemetry, may_report=True)
+
+    def _take_turn(self, uid: str) -> bool:
+        now_s = self._clock()
+        if now_s - self._reported_s.get(uid, -math.inf) < MIN_REPORT_INTERVAL_S:
+            return False
+        earned = max(now_s - self._budget_s, 0.0) * REPORTS_PER_S
+        self._budget, self._budget_s = min(self._budget + earned, 10.0), now_s
+        if self._budget < 1.0:
+            return False
+        self._budget -= 1.0
+        self._reported_s[uid] = now_s
+        return True
+
+    def _scrape(self, target: Target) -> None:
+        try:
+            values = parse(self._fetch(target.url))
+        except (OSError, ValueError, urllib3.exceptions.HTTPError) as error:
+            LOG.debug("%s: %s", target.url, error)
+            self.count("failed")
+            values = None
+        now_s = self._clock()
+        with self._lock:
+            before = self._known.get(target.uid)
+            if before is not None and before.attempt != target.attempt:
+                before = None
+            after = before if values is None else telemetry(values, before, target, now_s)
+            if after is None:
+                return
+            self._known[target.uid] = after
+        self.count("done" if values is not None else "stale")
+        # A pass is due for a summary, and when the step stands still: the decision knows for how long it may.
+        is_still = now_s - after.progress_at_s > INTERVAL_S
+        if is_still or now_s - self._reported_s.get(target.uid, -math.inf) >= MIN_REPORT_INTERVAL_S:
+            self._on_news(target.key)
+
+
+def telemetry(values: Values, before: Telemetry | None, target: Target, now_s: float) -> Telemetry | None:
+    """What a scrape says, given what the one before said; None if it is another attempt's or says no step."""
+    step = values.first(metrics.STEP.name)
+    attempt = values.first(metrics.ATTEMPT.name)
+    if step is None or (attempt is not None and int(attempt) != target.attempt):
+        return before
+    has_advanced = before is not None and before.step is not None and step > before.step
+    is_first = before is None
+    checkpoint_at_s = values.first(metrics.CHECKPOINT_TIME_SECONDS.name)
+    exposed = values.first(metrics.EXPOSED_RATIO.name)
+    return Telemetry(
+        attempt=target.attempt,
+        progress_at_s=now_s if is_first or has_advanced or before is None else before.progress_at_s,
+        checkpoint_at_s=checkpoint_at_s if checkpoint_at_s else None,
+        has_advanced=has_advanced or (before is not None and before.has_advanced),
+        seen_at_s=now_s,
+        step=step,
+        samples_per_second=values.first(metrics.ROWS_PER_SECOND.name),
+        exposed_percent=None if exposed is None else 100.0 * exposed,
+        freshness_s=values.median(metrics.FRESHNESS_SECONDS.name),
+        lag_records=values.total(metrics.PENDING_RECORDS.name),
+        plan_hash=values.label(metrics.PLAN_INFO.name, "plan"),
+    )
+
+
+@dataclass(frozen=True)
+class Values:
+    """The samples of a scrape that the operator uses, by name."""
+
+    samples: Mapping[str, list[tuple[str, float]]]
+
+    def first(self, name: str) -> float | None:
+        """The only sample of a metric."""
+        found = self.samples.get(name)
+        return found[0][1] if found else None
+
+    def total(self, name: str) -> float | None:
+        """The sum over a metric's series."""
+        found = self.samples.get(name)
+        return sum(value for _, value in found) if found else None
+
+    def label(self, name: str, label: str) -> str:
+        """A label of the series that is 1."""
+        for text, value in self.samples.get(name, ()):
+            if value == 1.0:
+                return dict(_LABEL.findall(text)).get(label, "")
+        return ""
+
+    def median(self, name: str) -> float | None:
+        """The median of a histogram over its life, interpolated in its bucket."""
+        buckets = [(float(dict(_LABEL.findall(text))["le"]), v) for text, v in self.samples.get(f"{name}_bucket", ())]
+        buckets.sort()
+        if not buckets or buckets[-1][1] == 0:
+            return None
+        half, low_s, below = buckets[-1][1] / 2, 0.0, 0.0
+        for high_s, count in buckets:
+            if count >= half:
+                if math.isinf(high_s):
+                    return low_s
+                return low_s + (high_s - low_s) * (half - below) / max(count - below, 1e-9)
+            low_s, below = high_s, count
+        return None
+
+
+_WANTED = {
+    metrics.STEP.name,
+    metrics.ATTEMPT.name,
+    metrics.CHECKPOINT_TIME_SECONDS.name,
+    metrics.EXPOSED_RATIO.name,
+    metrics.ROWS_PER_SECOND.name,
+    metrics.PENDING_RECORDS.name,
+    metrics.PLAN_INFO.name,
+    f"{metrics.FRESHNESS_SECONDS.name}_bucket",
+}
+
+
+def parse(text: str) -> Values:
+    """The wanted samples of a page in Prometheus' text format; numbers that are not finite are left out."""
+    samples: dict[str, list[tuple[str, float]]] = {}
+    for name, labels, number in _LINE.findall(text):
+        if name in _WANTED:
+            value = float(number)
+            if math.isfinite(value):
+                samples.setdefault(name, []).append((labels, value))
+    return Values(samples)
+
+
+def http_fetch() -> Fetch:
+    """Reads pages of at most MAX_BYTES in at most a few seconds."""
+    pool = urllib3.PoolManager(num_pools=64, maxsize=1, retries=False)
+
+    def fetch(url: str) -> str:
+        answer = pool.request("GET", url, timeout=urllib3.Timeout(total=TIMEOUT_S), preload_content=False)
+        try:
+            if answer.status != 200:
+                raise ValueError(f"status {answer.status}")
+            data: bytes = answer.read(MAX_BYTES + 1)
+        finally:
+            answer.release_conn()
+        if len(data) > MAX_BYTES:
+            raise ValueError(f"more than {MAX_BYTES} bytes")
+        return data.decode(errors="replace")
+
+    return fetch
