@@ -39,7 +39,8 @@ class Chains:
             node = self._chain(feature)
         except _Broken:
             node = None
-        return self._ends.setdefault(feature.name, node)
+        self._ends.setdefault(feature.name, node)  # of two features with one name the first is meant
+        return node
 
     def _chain(self, feature: Named) -> Node:
         group = self._groups[feature.group]

@@ -36,7 +36,7 @@ Document = dict[str, Any]
 def plan_job(
     number: int, *, path: str = "events", max_rows: int | None = None, dim: int = 128, batch_size: int = 4096
 ) -> Document:
-    """The RAPJob of plan 0-4 over Parquet files at `path`; `max_rows` caps every table to fit a small machine."""
+    """The RAPJob of plan 0-4 over Parquet files at `path`; `max_rows` caps every table to fit a small machine (256 at least for plan 4)."""
     if number not in range(5):
         raise ValueError(f"plans are 0 to 4, got {number}")
     features = {0: _criteo(KAGGLE_ROWS), 1: _criteo(TERABYTE_ROWS)}.get(number) or (

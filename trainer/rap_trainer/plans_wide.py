@@ -120,14 +120,14 @@ def _crosses() -> list[Document]:
     mapped = [
         _fill(0),
         {"positiveModulus": {"n": 1024}},
-        {"mapId": {"map": list(range(1024, 0, -1))}},
+        {"mapId": {"map": [255 - i % 256 for i in range(1024)]}},
         {"firstx": {"n": 50}},
     ]
     placed = [_fill(0), {"sample": {"rate": 0.5}}, {"enumerate": {}}, {"clamp": {"lo": 0, "hi": 99}}]
     groups: list[Document] = [
         {"columns": _span("ids", 150, 40), "ops": bigrams, "table": _rows(40)},
         {"columns": _span("ids", 190, 40), "ops": grams, "table": _rows(40)},
-        {"columns": _span("ids", 230, 20), "ops": mapped, "table": {"rows": 2048}},
+        {"columns": _span("ids", 230, 20), "ops": mapped, "table": {"rows": 256}},
         {"columns": _span("ids", 250, 20), "ops": placed, "table": {"rows": 1000}},
     ]
     for i in range(30):
