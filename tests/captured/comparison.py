@@ -77,7 +77,7 @@ def captured(model: Model, exchange: Exchange, blocks: Blocks, feed: Feed, sched
     dense = DensePart(model.mlps, blocks, allocate=exchange.allocate_grads)
     optimizer = FlatOptimizer(DenseRule(kind="adagrad", lr=0.05, eps=1e-10), dense.flat)
     owned = ownership_of(model.sharded).owned[blocks.rank]
-    slots = make_slots(blocks, owned, exchange, dense_width=dense.dense_width, device=CPU)
+    slots = make_slots(blocks, owned, exchange, dense_width=dense.dense_width)
     step = TrainStep(model.sharded._lookups[0], dense, optimizer, exchange, preprocessor=feed, schedule=schedule)
     step.prepare(slots[0])
     losses = []

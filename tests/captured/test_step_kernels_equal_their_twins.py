@@ -28,27 +28,31 @@ def blocks() -> Blocks:
     return Blocks(order=(2, 0, 3, 1, 4), counts=(2, 3), rank=0, batch_size=3, dim=DIM)
 
 
-def test_interaction_kernels(blocks: Blocks) -> None:
+@pytest.mark.parametrize("optional", [False, True], ids=["all-present", "some-absent"])
+def test_interaction_kernels(blocks: Blocks, optional: bool) -> None:
     torch.manual_seed(0)
-    kernels = interactions
     tile = interactions.TileMap.of(blocks, DEVICE)
     B = blocks.batch_size
+    present = (torch.rand(B, 5) < 0.6).to(torch.int8) if optional else None
     bottom = torch.randn(B, DIM).relu()
     own, peer = torch.randn(B * 2 * DIM), torch.randn(2 * blocks.block_elements)
     expected, out = torch.zeros(B, tile.padded_columns), torch.zeros(B, tile.padded_columns)
-    interactions.forward_twin(bottom, own, peer, expected, tile)
+    interactions.forward_twin(bottom, own, peer, expected, tile, present_BS=present)
     columns = (tile.position_T, tile.origin_T, tile.offset_T, tile.stride_T, tile.num_features)
-    sizes = {"TILE": tile.tile_rows, "D": DIM, "PRECISION": "ieee"}
-    kernels.interaction_forward_kernel[(B,)](bottom, own, peer, out, *columns, out.stride(0), **sizes)
+    sizes = {"TILE": tile.tile_rows, "D": DIM, "PRECISION": "ieee", "MASKED": optional}
+    held = bottom if present is None else present
+    interactions.interaction_forward_kernel[(B,)](bottom, own, peer, held, out, *columns, out.stride(0), **sizes)
     torch.testing.assert_close(out, expected)
 
     grad = torch.randn(B, tile.padded_columns)
     twin = interactions.TileGradients(
         bottom_BD=torch.zeros(B, DIM), own=torch.full_like(own, 7.0), peer=torch.full_like(peer, 7.0)
     )
-    interactions.backward_twin(bottom, own, peer, grad, tile, into=twin)
+    interactions.backward_twin(bottom, own, peer, grad, tile, into=twin, present_BS=present)
     into = [torch.zeros(B, DIM), torch.full_like(own, 7.0), torch.full_like(peer, 7.0)]
-    kernels.interaction_backward_kernel[(B,)](bottom, own, peer, grad, *into, *columns, grad.stride(0), **sizes)
+    interactions.interaction_backward_kernel[(B,)](
+        bottom, own, peer, held, grad, *into, *columns, grad.stride(0), **sizes
+    )
     for got, reference in zip(into, (twin.bottom_BD, twin.own, twin.peer), strict=True):
         torch.testing.assert_close(got, reference)
 

@@ -18,12 +18,16 @@ from rap_trainer.world import World
 
 
 def fill_slot(assembly: Assembly, slot: Slot, batch: ModelBatch, sparse_names: list[str]) -> None:
-    """A preprocessed batch of one id a row and feature into a slot, outside any graph."""
+    """A preprocessed batch of at most one id a row and feature into a slot, outside any graph."""
     rows = batch.dense_BD.shape[0]
     slot.dense[:rows, : batch.dense_BD.shape[1]].copy_(batch.dense_BD)
-    ids_FB = batch.sparse.values().view(len(sparse_names), rows)
+    present = batch.sparse.lengths().bool()
+    spread = torch.zeros(present.numel(), dtype=torch.int64, device=present.device)
+    spread[present] = batch.sparse.values()
     index = [sparse_names.index(name) for name in assembly.order]
-    slot.ids_FB[:, :rows].copy_(ids_FB[index])
+    slot.ids_FB[:, :rows].copy_(spread.view(-1, rows)[index])
+    if slot.present_BS is not None:
+        slot.present_BS[:rows].copy_(present.view(-1, rows)[index].t())
     slot.targets.labels_B[:rows].copy_(batch.labels_B)
     slot.targets.num_rows.fill_(rows)
     slot.targets.scale.fill_(1 / batch.global_rows)

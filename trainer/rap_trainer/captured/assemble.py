@@ -117,9 +117,7 @@ def assemble(
         exchange=chosen,
         blocks=blocks,
         order=tuple(name for owned in ownership.owned for name in owned),
-        slots=make_slots(
-            blocks, ownership.owned[world.rank], chosen, dense_width=dense.dense_width, device=world.device
-        ),
+        slots=make_slots(blocks, ownership.owned[world.rank], chosen, dense_width=dense.dense_width),
     )
 
 

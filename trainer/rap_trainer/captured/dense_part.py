@@ -45,6 +45,8 @@ class Embeddings:
 
     own: torch.Tensor
     peer: torch.Tensor
+    present_BS: torch.Tensor | None = None
+    """int8: which sparse features a row has, in rank-major order; None: all."""
 
 
 class DensePart:
@@ -96,6 +98,7 @@ class DensePart:
             embeddings.peer,
             self._interactions_BK1,
             self.tile,
+            present_BS=embeddings.present_BS,
             precision=self._dot_precision,
         )
         self._top = [self._interactions_BK1]
@@ -123,6 +126,7 @@ class DensePart:
             grad_BK1,
             self.tile,
             into=TileGradients(bottom_BD=self.grad_bottom_BD, own=own, peer=peer),
+            present_BS=embeddings.present_BS,
             precision=self._dot_precision,
         )
 

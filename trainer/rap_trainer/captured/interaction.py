@@ -5,7 +5,10 @@ so that the products run on tensor cores) straight from the bottom MLP's output,
 output and the peers' blocks, and writes the model's columns in place. Twins in plain PyTorch
 compute the same from the same buffers; they are the reference and the CPU path.
 
-B rows, D dim, F features, K = D + F(F-1)/2 columns of the top MLP's input, K1 = K padded.
+A feature of at most one id a row may be absent in a row: its embedding counts as zero and its gradient is zero.
+
+B rows, D dim, F features, S = F - 1 sparse ones in rank-major order, K = D + F(F-1)/2 columns of the top MLP's input,
+K1 = K padded.
 """
 
 from __future__ import annotations
@@ -75,6 +78,17 @@ def _addresses(offset_ptr, stride_ptr, b, TILE: tl.constexpr, D: tl.constexpr):
 
 
 @triton.jit
+def _load_present(present_ptr, b, F, TILE: tl.constexpr, MASKED: tl.constexpr):
+    """Which rows of the tile the sample has: 1 or 0, [TILE]."""
+    k = tl.arange(0, TILE)
+    present = k < F
+    if MASKED:
+        held = tl.load(present_ptr + b * (F - 1) + k - 1, mask=(k > 0) & present, other=1)
+        present = present & (held != 0)
+    return present
+
+
+@triton.jit
 def _load_tile(bottom_ptr, own_ptr, peer_ptr, origin, at):
     bottom = tl.load(bottom_ptr + at, mask=origin == 0, other=0.0)
     own = tl.load(own_ptr + at, mask=origin == 1, other=0.0)
@@ -97,6 +111,7 @@ def interaction_forward_kernel(
     bottom_ptr,
     own_ptr,
     peer_ptr,
+    present_ptr,
     out_ptr,
     position_ptr,
     origin_ptr,
@@ -107,6 +122,7 @@ def interaction_forward_kernel(
     TILE: tl.constexpr,
     D: tl.constexpr,
     PRECISION: tl.constexpr,
+    MASKED: tl.constexpr,
 ):
     """Row b of out_BK1: the bottom MLP's output, then the products of all pairs. Grid: B."""
     b = tl.program_id(0).to(tl.int64)
@@ -115,7 +131,8 @@ def interaction_forward_kernel(
     position = tl.load(position_ptr + k)
     origin = tl.load(origin_ptr + k)[:, None]
     at = _addresses(offset_ptr, stride_ptr, b, TILE, D)
-    tile = _load_tile(bottom_ptr, own_ptr, peer_ptr, origin, at)
+    present = _load_present(present_ptr, b, F, TILE, MASKED)[:, None]
+    tile = _load_tile(bottom_ptr, own_ptr, peer_ptr, tl.where(present, origin, 3), at)
     products = tl.dot(tile, tl.trans(tile), input_precision=PRECISION)
     column, valid, upper = _pair_columns(position, F, D, TILE)
     row_ptr = out_ptr + b * out_stride
@@ -128,6 +145,7 @@ def interaction_backward_kernel(
     bottom_ptr,
     own_ptr,
     peer_ptr,
+    present_ptr,
     grad_ptr,
     grad_bottom_ptr,
     grad_own_ptr,
@@ -141,6 +159,7 @@ def interaction_backward_kernel(
     TILE: tl.constexpr,
     D: tl.constexpr,
     PRECISION: tl.constexpr,
+    MASKED: tl.constexpr,
 ):
     """Gradients of the tile from grad_BK1, written in the very layout the exchange sends. Grid: B.
 
@@ -152,11 +171,12 @@ def interaction_backward_kernel(
     position = tl.load(position_ptr + k)
     origin = tl.load(origin_ptr + k)[:, None]
     at = _addresses(offset_ptr, stride_ptr, b, TILE, D)
-    tile = _load_tile(bottom_ptr, own_ptr, peer_ptr, origin, at)
+    present = _load_present(present_ptr, b, F, TILE, MASKED)[:, None]
+    tile = _load_tile(bottom_ptr, own_ptr, peer_ptr, tl.where(present, origin, 3), at)
     column, valid, _ = _pair_columns(position, F, D, TILE)
     row_ptr = grad_ptr + b * grad_stride
     pairs = tl.load(row_ptr + column, mask=valid, other=0.0)
-    grad = tl.dot(pairs, tile, input_precision=PRECISION)
+    grad = tl.where(present, tl.dot(pairs, tile, input_precision=PRECISION), 0.0)
     tl.store(grad_own_ptr + at, grad, mask=origin == 1)
     tl.store(grad_peer_ptr + at, grad, mask=origin == 2)
     direct = tl.load(row_ptr + tl.broadcast_to(d[None, :], (TILE, D)), mask=origin == 0, other=0.0)
@@ -170,16 +190,18 @@ def interaction_forward(
     out_BK1: torch.Tensor,
     tile: TileMap,
     *,
+    present_BS: torch.Tensor | None = None,
     precision: str = "tf32",
 ) -> None:
-    """Fills columns 0..K-1 of `out_BK1`; the padding is left as it is (zero)."""
+    """Fills columns 0..K-1 of `out_BK1`; the padding is left as it is (zero). `present_BS`: int8, None: all."""
     if not _on_kernel(bottom_BD):
-        forward_twin(bottom_BD, own, peer, out_BK1, tile)
+        forward_twin(bottom_BD, own, peer, out_BK1, tile, present_BS=present_BS)
         return
     interaction_forward_kernel[(out_BK1.shape[0],)](
         bottom_BD,
         own,
         peer,
+        bottom_BD if present_BS is None else present_BS,
         out_BK1,
         tile.position_T,
         tile.origin_T,
@@ -190,6 +212,7 @@ def interaction_forward(
         TILE=tile.tile_rows,
         D=tile.dim,
         PRECISION=precision,
+        MASKED=present_BS is not None,
         num_warps=_warps(tile),
     )
 
@@ -211,16 +234,18 @@ def interaction_backward(
     tile: TileMap,
     *,
     into: TileGradients,
+    present_BS: torch.Tensor | None = None,
     precision: str = "tf32",
 ) -> None:
     """Fills `into` from the gradient of the interaction's output."""
     if not _on_kernel(bottom_BD):
-        backward_twin(bottom_BD, own, peer, grad_BK1, tile, into=into)
+        backward_twin(bottom_BD, own, peer, grad_BK1, tile, into=into, present_BS=present_BS)
         return
     interaction_backward_kernel[(grad_BK1.shape[0],)](
         bottom_BD,
         own,
         peer,
+        bottom_BD if present_BS is None else present_BS,
         grad_BK1,
         into.bottom_BD,
         into.own,
@@ -234,15 +259,22 @@ def interaction_backward(
         TILE=tile.tile_rows,
         D=tile.dim,
         PRECISION=precision,
+        MASKED=present_BS is not None,
         num_warps=_warps(tile),
     )
 
 
 def forward_twin(
-    bottom_BD: torch.Tensor, own: torch.Tensor, peer: torch.Tensor, out_BK1: torch.Tensor, tile: TileMap
+    bottom_BD: torch.Tensor,
+    own: torch.Tensor,
+    peer: torch.Tensor,
+    out_BK1: torch.Tensor,
+    tile: TileMap,
+    *,
+    present_BS: torch.Tensor | None = None,
 ) -> None:
     """The forward kernel in plain PyTorch."""
-    features_BFD = _gather(bottom_BD, own, peer, tile)
+    features_BFD = _gather(bottom_BD, own, peer, tile) * _present(present_BS, bottom_BD, tile)
     products = features_BFD @ features_BFD.transpose(1, 2)
     upper = torch.triu_indices(tile.num_features, tile.num_features, 1, device=bottom_BD.device)
     out_BK1[:, : tile.dim] = bottom_BD
@@ -257,14 +289,16 @@ def backward_twin(
     tile: TileMap,
     *,
     into: TileGradients,
+    present_BS: torch.Tensor | None = None,
 ) -> None:
     """The backward kernel in plain PyTorch."""
-    features_BFD = _gather(bottom_BD, own, peer, tile)
+    present_BF1 = _present(present_BS, bottom_BD, tile)
+    features_BFD = _gather(bottom_BD, own, peer, tile) * present_BF1
     rows, size = grad_BK1.shape[0], tile.num_features
     upper = torch.triu_indices(size, size, 1, device=grad_BK1.device)
     pairs_BFF = grad_BK1.new_zeros(rows, size, size)
     pairs_BFF[:, upper[0], upper[1]] = grad_BK1[:, tile.dim : tile.num_columns]
-    grad_BFD = (pairs_BFF + pairs_BFF.transpose(1, 2)) @ features_BFD
+    grad_BFD = (pairs_BFF + pairs_BFF.transpose(1, 2)) @ features_BFD * present_BF1
     into.bottom_BD.copy_((grad_BFD[:, 0] + grad_BK1[:, : tile.dim]) * (bottom_BD > 0))
     for origin, target in ((Origin.OWN, into.own), (Origin.PEER, into.peer)):
         for k in (tile.origin_T == int(origin)).nonzero().flatten().tolist():
@@ -279,6 +313,14 @@ def _gather(bottom_BD: torch.Tensor, own: torch.Tensor, peer: torch.Tensor, tile
         for k in range(tile.num_features)
     }
     return torch.stack([placed[p] for p in range(tile.num_features)], 1)
+
+
+def _present(present_BS: torch.Tensor | None, like: torch.Tensor, tile: TileMap) -> torch.Tensor:
+    """[B, F, 1] of ones and zeros, features by their position in the model."""
+    present_BF = like.new_ones(like.shape[0], tile.num_features)
+    if present_BS is not None:
+        present_BF[:, tile.position_T[1 : tile.num_features].long()] = present_BS.to(like.dtype)
+    return present_BF.unsqueeze(2)
 
 
 def _row(buffer: torch.Tensor, tile: TileMap, k: int, rows: int) -> torch.Tensor:

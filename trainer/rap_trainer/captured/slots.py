@@ -23,7 +23,10 @@ class Slot:
     dense: torch.Tensor
     """[B, D1] float32; columns past the features are zero."""
     ids_FB: torch.Tensor
-    """int64, this rank's rows, features in rank-major order: what preprocessing writes and the exchange sends."""
+    """int64, this rank's rows, features in rank-major order: what preprocessing writes and the exchange sends.
+    Where a feature is absent, any row of its table."""
+    present_BS: torch.Tensor | None
+    """int8: which features a row has, in rank-major order; None where every row has every one."""
     targets: Targets
     inputs: OneHotInputs
     """The lookup's input, filled by the exchange."""
@@ -31,23 +34,24 @@ class Slot:
 
 
 def make_slots(
-    blocks: Blocks, owned: tuple[str, ...], exchange: Exchange, *, dense_width: int, device: torch.device
+    blocks: Blocks, owned: tuple[str, ...], exchange: Exchange, *, dense_width: int, optional: bool = True
 ) -> tuple[Slot, Slot]:
-    """Both slots. With one rank the ids are written where the lookup reads them."""
-    first, second = (_slot(i, blocks, owned, exchange, dense_width, device) for i in range(2))
+    """Both slots. `optional`: features may be absent in a row."""
+    first, second = (_slot(i, blocks, owned, exchange, dense_width, optional) for i in range(2))
     return first, second
 
 
 def _slot(
-    index: int, blocks: Blocks, owned: tuple[str, ...], exchange: Exchange, dense_width: int, device: torch.device
+    index: int, blocks: Blocks, owned: tuple[str, ...], exchange: Exchange, dense_width: int, optional: bool
 ) -> Slot:
     B, F = blocks.batch_size, len(blocks.order)
     ids_N = exchange.ids(index)
-    alone = blocks.world_size == 1
+    device = ids_N.device
     return Slot(
         index=index,
         dense=torch.zeros(B, dense_width, device=device),
-        ids_FB=ids_N.view(F, B) if alone else torch.zeros(F, B, dtype=torch.int64, device=device),
+        ids_FB=torch.zeros(F, B, dtype=torch.int64, device=device),
+        present_BS=torch.ones(B, F, dtype=torch.int8, device=device) if optional else None,
         targets=Targets(
             labels_B=torch.zeros(B, device=device),
             scale=torch.zeros(1, device=device),

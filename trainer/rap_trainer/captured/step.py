@@ -87,7 +87,7 @@ class TrainStep:
         exchange.send_pooled(pooled.detach())
         self._open(Window.MLP_FWD, following)
         self._bottom.join()
-        embeddings = Embeddings(own=self._own(pooled.detach()), peer=exchange.peer)
+        embeddings = Embeddings(own=self._own(pooled.detach()), peer=exchange.peer, present_BS=current.present_BS)
         dense.forward_top(embeddings, current.targets, current.outcome)
         self._open(Window.MLP_BWD, following)
         grads_N = exchange.pooled_grads_N
