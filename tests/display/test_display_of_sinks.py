@@ -73,8 +73,8 @@ def test_a_report_without_a_place_to_write_does_not_stop_training(
 
 
 def test_the_end_says_where_the_report_is(tmp_path: Path) -> None:
-    listener = Listener()
-    tell(Display([listener], report=tmp_path / "report.html"))
+    listener, history = Listener(), History(tmp_path / "history.jsonl")
+    tell(Display([listener, history, Report(history, tmp_path / "report.html")]))
     assert listener.told[-1] == replace(OUTCOME, report=str(tmp_path / "report.html"))
 
 

@@ -27,7 +27,7 @@ PANEL = """\
 │ freshness   p50 1.2 s             p99 3.4 s                                  │
 │ lag         12.3k rows            300 ms behind         starved 0 s          │
 │ checkpoint  12 s ago              at step 1,200         bad rows 12          │
-│ 20:27:51  checkpoint step 1,200 in 0.8 s                                     │
+│ 20:27:51  checkpoint: step 1,200 in 0.8 s                                    │
 ╰───────────────────────────────────────────────────────────────── 1 min 23 s ─╯
 """
 

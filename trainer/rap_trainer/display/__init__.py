@@ -4,7 +4,7 @@
     server = MetricsServer(store, port=...)                         # every rank; InvalidDocument if the port is taken
     history = History(directory / FILE_NAME)
     sinks = [Gauges(store, rank=0, version=...), terminal(sys.stdout), history, Report(history, html_path)]
-    display = Display(sinks, report=html_path)
+    display = Display(sinks)
 
 The other ranks have a Display of their Gauges alone.
 """

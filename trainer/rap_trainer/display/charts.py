@@ -145,6 +145,7 @@ def _grid(frame: Frame, y_axis: Axis, form: Form, *, slots: bool = False) -> str
         parts.append(f'<text class="y" x="{LEFT - 8}" y="{y + 4:.1f}">{escape(label)}</text>')
     for x, label in _slot_labels(frame) if slots else _labels(frame.x_axis, count, most=8):
         parts.append(f'<text class="x" x="{x:.1f}" y="{frame.bottom + 18:.1f}">{escape(label)}</text>')
+    parts.append(f'<text class="y" x="{LEFT - 8}" y="{frame.bottom + 18:.1f}">step</text>')
     for mark in () if slots else frame.marks:
         x = frame.x_axis.place(mark.x)
         top = TOP if mark.kind == "break" else frame.bottom - 7

@@ -28,7 +28,7 @@ class Plain:
             self._write(progress.time_s, progress_line(progress))
 
     def event(self, event: Event) -> None:
-        self._write(event.time_s, f"{event.kind}: {event.text}")
+        self._write(event.time_s, event.sentence)
 
     def finish(self, outcome: Outcome) -> None:
         self._stream.write(summary(outcome) + "\n")

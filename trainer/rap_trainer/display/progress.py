@@ -99,6 +99,11 @@ class Event:
     """A sentence."""
     step: int | None = None
 
+    @property
+    def sentence(self) -> str:
+        """The text with the kind before it, once."""
+        return self.text if self.text.startswith(self.kind) else f"{self.kind}: {self.text}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:

@@ -34,7 +34,7 @@ class Report:
 
     def __init__(self, history: History, path: Path) -> None:
         self._history = history
-        self._path = path
+        self.path = path
         self._next_s = float("-inf")
 
     def start(self, run: Run) -> None:
@@ -52,10 +52,10 @@ class Report:
         self._write()
 
     def _write(self) -> None:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        aside = self._path.with_name(self._path.name + ".tmp")
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        aside = self.path.with_name(self.path.name + ".tmp")
         aside.write_text(page(self._history.story), encoding="utf-8")
-        aside.replace(self._path)
+        aside.replace(self.path)
 
 
 def page(story: Story) -> str:

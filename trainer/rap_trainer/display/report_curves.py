@@ -95,7 +95,7 @@ def _data(story: Story) -> _Data:
 
 def _mark(event: Event) -> Mark:
     kind = "tick" if event.kind in QUIET_KINDS else "break"
-    return Mark(x=float(event.step or 0), text=f"{event.kind}: {event.text}", kind=kind)
+    return Mark(x=float(event.step or 0), text=event.sentence, kind=kind)
 
 
 def _ceiling(lines: Sequence[Line]) -> float | None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from html import escape
+from statistics import fmean
 
 from rap_trainer.display import quantities as q
-from rap_trainer.display.progress import Event, Run
+from rap_trainer.display.progress import Event, Progress, Run
 from rap_trainer.display.story import Story
 
 
@@ -16,19 +17,23 @@ def tiles(story: Story) -> str:
         return _tile("trained", "0 rows", "no step was reported")
     outcome = story.outcome
     now = outcome.last if outcome is not None and outcome.last is not None else story.points[-1]
-    saved = "none yet" if now.checkpoint_step is None else f"step {now.checkpoint_step:,}"
+    saved, age = now.checkpoint_step, f"{q.seconds(now.checkpoint_age_s)} old"
+    if outcome is not None:
+        saved, age = outcome.checkpoint_step, "the newest complete one"
+    began_s = story.runs[-1].time_s if story.runs else 0.0
+    attempt = [point for point in story.points if point.time_s >= began_s]
     restarts = max(len(story.runs) - 1, 0)
     shown = [
         _tile("normalized entropy", q.ratio(now.normalized_entropy), f"life {q.ratio(now.life_normalized_entropy)}"),
         _tile("AUC", q.ratio(now.auc), f"life {q.ratio(now.life_auc)}"),
         _tile("calibration", q.ratio(now.calibration, 3), f"life {q.ratio(now.life_calibration, 3)}"),
         _tile("trained", f"{q.count(now.rows)} rows", f"step {now.step:,}"),
-        _tile("speed", f"{q.count(now.rows_per_s)} rows/s", f"{q.milliseconds(now.step_ms)} a step"),
+        _tile("mean speed", f"{q.count(_mean(attempt, 'rows_per_s'))} rows/s", "of the last attempt"),
+        _tile("mean step", q.milliseconds(_mean(attempt, "step_ms")), "of the last attempt"),
         _tile("freshness p50", q.seconds(now.freshness_p50_s), f"p99 {q.seconds(now.freshness_p99_s)}"),
-        _tile("exposed", q.percent(now.exposed_ratio), "waits for preprocessing"),
-        _tile("checkpoint", saved, f"{q.seconds(now.checkpoint_age_s)} old"),
-        _tile("attempts", f"{len(story.runs)}", f"{restarts} restart{'s' if restarts != 1 else ''} or resumes"),
-        _tile("bad rows", q.count(now.bad_rows), "set aside, never trained"),
+        _tile("exposed", q.percent(_mean(attempt, "exposed_ratio")), "of the step waits for preprocessing"),
+        _tile("checkpoint", "none yet" if saved is None else f"step {saved:,}", age),
+        _tile("attempts", f"{len(story.runs)}", f"{restarts} restarts, {q.count(now.bad_rows)} bad rows"),
     ]
     return "".join(shown)
 
@@ -55,6 +60,12 @@ def events(happened: Sequence[Event]) -> str:
         for e in reversed(happened)
     ]
     return _table("Events", ("time", "step", "kind", "what happened"), rows)
+
+
+def _mean(points: Sequence[Progress], name: str) -> float | None:
+    """Mean of an attribute over the reports in which steps were made."""
+    values = [v for p in points if p.rows_per_s > 0 and (v := q.known(getattr(p, name))) is not None]
+    return fmean(values) if values else None
 
 
 def _tile(name: str, value: str, more: str) -> str:

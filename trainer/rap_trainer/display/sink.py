@@ -1,6 +1,6 @@
 """What every display offers the training loop, and how several become one.
 
-    display = Display([terminal(sys.stdout), history, Report(history, path)], report=path)    # rank 0 only
+    display = Display([terminal(sys.stdout), history, Report(history, path)])    # rank 0 only
     display.start(run); display.update(progress); display.event(event); display.finish(outcome)
 
 Each method is called from the training thread, `update` about once a second.
@@ -11,10 +11,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from dataclasses import replace
-from pathlib import Path
 from typing import Protocol
 
 from rap_trainer.display.progress import Event, Outcome, Progress, Run
+from rap_trainer.display.report import Report
 
 log = logging.getLogger(__name__)
 
@@ -38,12 +38,11 @@ class Sink(Protocol):
 class Display:
     """Several sinks as one. A sink that fails with OSError is dropped with a warning: training goes on.
 
-    `report`: path of the HTML report that one of the sinks writes, told to all of them at the end.
+    At the end all of them are told where the Report among them, if there is one, writes its page.
     """
 
-    def __init__(self, sinks: Iterable[Sink] = (), *, report: Path | None = None) -> None:
+    def __init__(self, sinks: Iterable[Sink] = ()) -> None:
         self._sinks = list(sinks)
-        self._report = report
 
     def start(self, run: Run) -> None:
         self._each("start", run)
@@ -55,8 +54,9 @@ class Display:
         self._each("event", event)
 
     def finish(self, outcome: Outcome) -> None:
-        if self._report is not None:
-            outcome = replace(outcome, report=str(self._report))
+        for sink in self._sinks:
+            if isinstance(sink, Report):
+                outcome = replace(outcome, report=str(sink.path))
         self._each("finish", outcome)
 
     def _each(self, method: str, value: object) -> None:
