@@ -88,11 +88,11 @@ def _print_completed(job: RAPJob) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
+    from rap_trainer.display.terminal import Form
     from rap_trainer.launch import launch
 
-    load_job(options.job)
-    display = "json" if options.json else "plain" if options.plain else "auto"
-    return launch(options.job, num_ranks=options.nproc, display=display)
+    form: Form = "json" if options.json else "plain" if options.plain else "auto"
+    return launch(options.job, num_ranks=options.nproc, display=form)
 
 
 def _preprocess(options: argparse.Namespace) -> int:

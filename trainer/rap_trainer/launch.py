@@ -13,7 +13,6 @@ import logging
 import os
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +24,7 @@ from rap_contract.pod import ENV_ATTEMPT
 from rap_trainer.checkpoint.fence import newest_attempt
 from rap_trainer.display.terminal import Form
 from rap_trainer.jobfile import load_job
+from rap_trainer.logs import begin_logging
 from rap_trainer.process import ENV_LAUNCHER, RankProcess, end_with_parent, exec_rank, fork_rank
 from rap_trainer.rank import end_process, run_rank
 from rap_trainer.restarts import Action, Restarts, group_code
@@ -49,8 +49,8 @@ def launch(job_path: Path, *, num_ranks: int | None = None, display: Form = "aut
         end_process(run_rank(job_path, display))
     spec = load_job(job_path).spec
     size = num_ranks or spec.trainer.ranks_per_node
+    begin_logging("rap")
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // size)))
-    _begin_logging()
     start = exec_rank if spec.trainer.gpus_per_node else _forking()
     return _Group(job_path, spec, size=size, form=display, start=start).run()
 
@@ -174,7 +174,3 @@ def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-def _begin_logging() -> None:
-    logging.basicConfig(level=logging.INFO, format="rap: %(levelname)s: %(message)s", stream=sys.stderr)

@@ -26,6 +26,7 @@ from rap_trainer.display.metrics_server import MetricsServer
 from rap_trainer.display.report import REPORT_NAME, Report
 from rap_trainer.display.terminal import Form, terminal
 from rap_trainer.jobfile import load_job
+from rap_trainer.logs import begin_logging
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +37,8 @@ BROKEN = 1
 
 def run_rank(job_path: Path, form: Form) -> int:
     """Trains as the rank the environment names; gives the exit code. Never raises."""
-    _begin_logging()
+    rank, size = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
+    begin_logging(f"rap[{rank}]" if size != "1" else "rap")
     message = ""
     try:
         code, message = _run(load_job(job_path), form)
@@ -79,20 +81,6 @@ def _sinks(job: RAPJob, form: Form, store: MetricStore, rank: int) -> list[Sink]
     directory = Path(job.spec.checkpoint.path)
     history = History(directory / HISTORY_NAME)
     return [terminal(sys.stdout, form), gauges, history, Report(history, directory / REPORT_NAME)]
-
-
-def _begin_logging() -> None:
-    rank, size = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
-    name = f"rap[{rank}]" if size != "1" else "rap"
-    logging.basicConfig(level=logging.INFO, format=f"{name}: %(levelname)s: %(message)s", stream=sys.stderr)
-    logging.getLogger().addFilter(_not_of_libraries)
-    for library in ("torchrec", "torch.fx", "torch.distributed", "fbgemm_gpu"):
-        logging.getLogger(library).setLevel(logging.ERROR)
-
-
-def _not_of_libraries(record: logging.LogRecord) -> bool:
-    """FBGEMM 1.6 warns ten times at its import that it does not know its own version."""
-    return "_fbgemm_torch_compat_table" not in str(record.msg)
 
 
 def _version() -> str:
