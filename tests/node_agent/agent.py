@@ -188,7 +188,7 @@ class NodeAgent:
     def _context(self, pod: Object) -> PodContext:
         metadata, node = pod["metadata"], pod["spec"]["nodeName"]
         namespace: str = metadata["namespace"]
-        address = self._network.address()
+        address = pod.get("status", {}).get("podIP") or self._network.address()  # a pod keeps its address
         return PodContext(
             api=self._api,
             folder=self._folder / "pods" / f"{namespace}_{metadata['name']}_{metadata['uid']}",

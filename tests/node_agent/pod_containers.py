@@ -152,7 +152,7 @@ class PodContainers:
     def pid(self, name: str) -> int | None:
         """Process id of a container's process 1."""
         container = self._running.get(name)
-        return container.first_pid() if container else None
+        return container.pid if container else None
 
     def _failed(self, name: str) -> bool:
         state = self.statuses[name].state

@@ -6,6 +6,7 @@ and crashed containers may come in any order. Other threads only set a wish and 
 
 from __future__ import annotations
 
+import logging
 import shutil
 import signal
 import threading
@@ -24,6 +25,8 @@ from node_agent.status import PodFacts, Running, Terminated, pod_status
 from node_agent.tokens import TokenSource
 from node_agent.volumes import PodVolumes, VolumeSource
 from servers.kube_api import STRATEGIC_PATCH, KubeError, Object
+
+log = logging.getLogger(__name__)
 
 RETRY_S = 0.3
 UNREACHABLE = (urllib3.exceptions.HTTPError, OSError)
@@ -108,7 +111,10 @@ class PodRunner:
             except UNREACHABLE:
                 delay_s = RETRY_S
             except KubeError as refused:
-                self._is_abandoned = refused.status in (404, 409)  # gone, or another pod of that name
+                if refused.status in (404, 409):  # gone, or another pod of that name
+                    self._is_abandoned = True
+                else:
+                    log.warning("pod %s: the API server refuses: %s", self._path, refused)
                 delay_s = RETRY_S
         self.containers.signal_all(signal.SIGKILL)
         self.containers.wait_ended(10.0)

@@ -98,11 +98,12 @@ class Container:
         for name in ("root", "upper", "work"):
             (self._layer / name).mkdir(parents=True)
         script = setup_script(command, self._layer)
-        isolate = ["unshare", "--mount", "--pid", "--uts", "--ipc", "--fork", "--kill-child"]
+        isolate = ["unshare", "--mount", "--uts", "--ipc"]
         self._process = spawn(
             [*command.network, *isolate, "sh", "-c", script, "sh", *command.arguments],
             log_path=log_path,
             environment=command.environment,
+            as_first_process=True,
         )
         self._on_exit = on_exit
         threading.Thread(target=self._reap, daemon=True, name=f"reap-{self._process.pid}").start()
@@ -113,33 +114,23 @@ class Container:
         code = self._process.poll()
         return 128 - code if code is not None and code < 0 else code
 
-    def first_pid(self) -> int | None:
+    @property
+    def pid(self) -> int:
         """Process id, as seen from outside, of the container's process 1."""
-        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children")
-        try:
-            found = children.read_text().split()
-        except OSError:
-            return None
-        return int(found[0]) if found else None
+        return self._process.pid
 
     def kill(self, number: int = signal.SIGKILL) -> None:
-        """Send a signal to process 1; the kernel ends all others with it."""
-        pid = self.first_pid()
-        if self._process.poll() is None and pid is not None:
-            _send(pid, number)
-        elif self._process.poll() is None and number == signal.SIGKILL:
-            self._process.kill()
+        """Send a signal to process 1; when that ends, the kernel ends all others with it."""
+        self._process.send_signal(number)
 
     def freeze(self, number: int) -> None:
         """Send SIGSTOP or SIGCONT to every process in the container."""
-        pending = [self.first_pid()]
+        pending = [self.pid]
         while pending:
             pid = pending.pop()
-            if pid is None:
-                continue
-            _send(pid, number)
-            tasks = Path(f"/proc/{pid}/task")
-            for children in tasks.glob("*/children"):
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+            for children in Path(f"/proc/{pid}/task").glob("*/children"):
                 pending += [int(child) for child in _read(children).split()]
 
     def wait(self, limit_s: float) -> bool:
@@ -154,11 +145,6 @@ class Container:
         self._process.wait()
         shutil.rmtree(self._layer, ignore_errors=True)
         self._on_exit()
-
-
-def _send(pid: int, number: int) -> None:
-    with suppress(ProcessLookupError):
-        os.kill(pid, number)
 
 
 def _read(path: Path) -> str:

@@ -16,6 +16,7 @@ from servers import build
 from servers.certificates import CertificateAuthority, KeyPair, signing_key
 from servers.kube_api import KubeApi
 from servers.processes import ServerProcess, free_port
+from servers.waiting import wait_until
 
 SERVICE_RANGE = "10.0.0.0/24"
 # Pods leave a node this long after it is found lost; Kubernetes' default of 300 s is too long for a test.
@@ -93,9 +94,11 @@ class KubernetesCluster:
             server.kill()
 
     def create_namespace(self, prefix: str = "test") -> str:
-        """Create a namespace of a new name, return the name."""
+        """Create a namespace of a new name in which pods can be created; return the name."""
         name = f"{prefix}-{uuid.uuid4().hex[:8]}"
         self.api.create("/api/v1/namespaces", {"metadata": {"name": name}})
+        account = f"/api/v1/namespaces/{name}/serviceaccounts/default"
+        wait_until(lambda: self.api.find(account), limit_s=60, what=f"the default service account of {name}")
         return name
 
     def delete_namespace(self, name: str) -> None:

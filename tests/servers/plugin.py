@@ -28,6 +28,13 @@ NEEDS = {
 }
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Let kafka-python work where warnings are errors: it reads its schemas the old way, and does not
+    close the socket of a connection that was refused, as connections to stopped brokers are."""
+    config.addinivalue_line("filterwarnings", "ignore:(read|open)_text is deprecated:DeprecationWarning")
+    config.addinivalue_line("filterwarnings", r"ignore:unclosed <socket\.socket .*laddr=\('0\.0\.0\.0':ResourceWarning")
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Build what the selected tests need, while no test's clock is running."""
     if session.config.option.collectonly:

@@ -6,6 +6,8 @@ not even a pytest that was killed with SIGKILL.
 
 from __future__ import annotations
 
+import ctypes
+import os
 import random
 import signal
 import socket
@@ -21,6 +23,9 @@ from servers.waiting import wait_until
 # this process does all the forking: a test may restart a server from a thread of its own.
 _spawner = ThreadPoolExecutor(max_workers=1, thread_name_prefix="spawner")
 
+_libc = ctypes.CDLL(None, use_errno=True)
+CLONE_NEWPID = 0x20000000  # linux/sched.h; os.unshare came with Python 3.12
+
 # Below Linux's ephemeral range (32768 and up), so that no outgoing connection takes the port of a
 # server while it is stopped.
 PORT_RANGE = range(18000, 32000)
@@ -31,9 +36,13 @@ def spawn(
     *,
     log_path: Path,
     environment: Mapping[str, str] | None = None,
-    folder: Path | None = None,
+    as_first_process: bool = False,
 ) -> subprocess.Popen[bytes]:
-    """Start `command` with its output appended to `log_path`; it dies when this process does."""
+    """Start `command` with its output appended to `log_path`; it dies when this process does.
+
+    `as_first_process` makes it process 1 of a PID namespace of its own, so that all its children die
+    with it. (unshare --fork would do, but it reports a killed child as exit code 1.)
+    """
     tied = ["setpriv", "--pdeathsig", "KILL", "--", *command]
 
     def start() -> subprocess.Popen[bytes]:
@@ -44,11 +53,28 @@ def spawn(
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=environment,
-                cwd=folder,
                 start_new_session=True,
             )
 
-    return _spawner.submit(start).result()
+    return (
+        _spawner.submit(_in_new_pid_namespace, start).result() if as_first_process else _spawner.submit(start).result()
+    )
+
+
+def _in_new_pid_namespace(start: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
+    """Call `start` while children of this thread are born into a new PID namespace."""
+    with Path("/proc/self/ns/pid").open() as own:
+        _system_call("unshare", CLONE_NEWPID)
+        try:
+            return start()
+        finally:
+            _system_call("setns", own.fileno(), CLONE_NEWPID)
+
+
+def _system_call(name: str, *arguments: int) -> None:
+    if _libc[name](*arguments):
+        number = ctypes.get_errno()
+        raise OSError(number, f"{name}: {os.strerror(number)} (this takes root)")
 
 
 def free_port(address: str = "127.0.0.1") -> int:

@@ -1,0 +1,132 @@
+"""Pods really run: two nodes, names that resolve, volumes that follow, and nodes that die."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+from node_agent.agent import NodeAgent
+from servers.kube_api import KubeApi, Object
+from servers.kubernetes_cluster import KubernetesCluster
+from servers.waiting import wait_until
+
+pytestmark = pytest.mark.cluster
+
+FIND_BOTH = "until getent hosts w-0.w && getent hosts w-1.w; do sleep 0.05; done; hostname"
+STOP_ON_TERM = "trap 'echo asked to stop; exit 3' TERM; echo started; while :; do sleep 0.05; done"
+
+
+def pod_spec(script: str, **more: object) -> Object:
+    container: Object = {"name": "main", "image": "any", "command": ["sh", "-c", script]}
+    container["resources"] = {"limits": {"nvidia.com/gpu": "4"}}
+    return {"containers": [container], "restartPolicy": "Never", "terminationGracePeriodSeconds": 5, **more}
+
+
+def create_pod(api: KubeApi, namespace: str, spec: Object, name: str = "p") -> str:
+    api.create(f"/api/v1/namespaces/{namespace}/pods", {"metadata": {"name": name}, "spec": spec})
+    return f"/api/v1/namespaces/{namespace}/pods/{name}"
+
+
+def wait_phase(api: KubeApi, path: str, phase: str) -> Object:
+    def reached() -> Object | None:
+        pod = api.get(path)
+        return pod if pod["status"]["phase"] == phase else None
+
+    found = wait_until(reached, limit_s=60, what=f"{path} to be {phase}")
+    assert found is not None
+    return found
+
+
+def wait_log(agent: NodeAgent, namespace: str, pod: str, text: str) -> None:
+    wait_until(lambda: text in agent.log(namespace, pod), limit_s=30, what=f"{text!r} in the log of {pod}")
+
+
+def test_an_indexed_job_runs_on_two_nodes_whose_pods_find_each_other(
+    kubernetes_cluster: KubernetesCluster, namespace: str, node_agent: NodeAgent
+) -> None:
+    api = kubernetes_cluster.api
+    service = {"clusterIP": "None", "selector": {"app": "w"}, "publishNotReadyAddresses": True}
+    api.create(f"/api/v1/namespaces/{namespace}/services", {"metadata": {"name": "w"}, "spec": service})
+    template = {"metadata": {"labels": {"app": "w"}}, "spec": pod_spec(FIND_BOTH, subdomain="w")}
+    job = {"completions": 2, "parallelism": 2, "completionMode": "Indexed", "backoffLimit": 0, "template": template}
+    api.create(f"/apis/batch/v1/namespaces/{namespace}/jobs", {"metadata": {"name": "w"}, "spec": job})
+    path = f"/apis/batch/v1/namespaces/{namespace}/jobs/w"
+    wait_until(lambda: api.get(path)["status"].get("succeeded") == 2, limit_s=60, what="both pods to succeed")
+    pods = api.items(f"/api/v1/namespaces/{namespace}/pods")
+    assert {pod["spec"]["nodeName"] for pod in pods} == set(node_agent.node_names)
+    output = kubernetes_cluster.kubectl("logs", "-n", namespace, pods[0]["metadata"]["name"])
+    assert output.splitlines()[-1] == pods[0]["spec"]["hostname"]
+
+
+def test_a_changed_configmap_reaches_a_running_pod(
+    kubernetes_cluster: KubernetesCluster, namespace: str, node_agent: NodeAgent
+) -> None:
+    api, path = kubernetes_cluster.api, f"/api/v1/namespaces/{namespace}/configmaps"
+    api.create(path, {"metadata": {"name": "plan"}, "data": {"version": "one"}})
+    spec = pod_spec("cat /etc/plan/version; until grep two /etc/plan/version; do sleep 0.05; done")
+    spec["volumes"] = [{"name": "plan", "configMap": {"name": "plan"}}]
+    spec["containers"][0]["volumeMounts"] = [{"name": "plan", "mountPath": "/etc/plan"}]
+    pod = create_pod(api, namespace, spec)
+    wait_log(node_agent, namespace, "p", "one")
+    api.patch(f"{path}/plan", {"data": {"version": "two"}})
+    wait_phase(api, pod, "Succeeded")
+    assert not Path("/etc/plan").exists(), "the volume must be mounted in the pod only"
+
+
+def test_a_deleted_pod_is_asked_to_stop_before_it_is_gone(
+    kubernetes_cluster: KubernetesCluster, namespace: str, node_agent: NodeAgent
+) -> None:
+    api = kubernetes_cluster.api
+    pod = create_pod(api, namespace, pod_spec(STOP_ON_TERM))
+    wait_log(node_agent, namespace, "p", "started")
+    api.delete(pod)
+    wait_until(lambda: api.find(pod) is None, limit_s=30, what="the pod to be gone")
+    assert "asked to stop" in node_agent.log(namespace, "p")
+
+
+def test_a_pod_out_of_memory_says_so(
+    kubernetes_cluster: KubernetesCluster, namespace: str, node_agent: NodeAgent
+) -> None:
+    pod = create_pod(kubernetes_cluster.api, namespace, pod_spec(STOP_ON_TERM))
+    wait_log(node_agent, namespace, "p", "started")
+    node_agent.oom(namespace, "p")
+    ended = wait_phase(kubernetes_cluster.api, pod, "Failed")["status"]["containerStatuses"][0]["state"]["terminated"]
+    assert (ended["reason"], ended["exitCode"]) == ("OOMKilled", 137)
+
+
+def test_an_evicted_pod_carries_the_disruption_condition(
+    kubernetes_cluster: KubernetesCluster, namespace: str, node_agent: NodeAgent
+) -> None:
+    api = kubernetes_cluster.api
+    pod = create_pod(api, namespace, {**pod_spec(STOP_ON_TERM), "terminationGracePeriodSeconds": 30})
+    api.patch(pod, {"metadata": {"finalizers": ["tests/keep"]}})
+    wait_log(node_agent, namespace, "p", "started")
+    node_agent.evict(namespace, "p")
+    ended = wait_phase(api, pod, "Failed")
+    api.patch(pod, {"metadata": {"finalizers": None}})
+    conditions = {
+        condition["type"]: condition["reason"] for condition in ended["status"]["conditions"] if "reason" in condition
+    }
+    assert conditions["DisruptionTarget"] == "EvictionByEvictionAPI"
+    assert ended["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 3
+
+
+def test_a_pod_on_a_lost_node_is_stuck_terminating_until_the_node_returns(
+    kubernetes_cluster: KubernetesCluster, namespace: str, node_agent: NodeAgent
+) -> None:
+    api = kubernetes_cluster.api
+    pod = create_pod(api, namespace, pod_spec(STOP_ON_TERM))
+    wait_log(node_agent, namespace, "p", "started")
+    process = node_agent.pid(namespace, "p")
+    node = wait_phase(api, pod, "Running")["spec"]["nodeName"]
+    node_agent.lose_node(node)
+    assert not Path(f"/proc/{process}").exists(), "processes die with their node"
+    wait_until(lambda: "deletionTimestamp" in api.get(pod)["metadata"], limit_s=90, what="Kubernetes to give up")
+    assert api.get(pod)["status"]["phase"] == "Running", "nobody is left to say otherwise"
+    node_agent.restore_node(node)
+    wait_until(partial(_is_gone, api, pod), limit_s=60, what="the returned node to let the pod go")
+
+
+def _is_gone(api: KubeApi, path: str) -> bool:
+    return api.find(path) is None
