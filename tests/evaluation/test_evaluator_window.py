@@ -36,7 +36,7 @@ def near(a: float | None, b: float | None) -> bool:
     return a == b if a is None or b is None else a == pytest.approx(b, rel=1e-6)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(window_rows=st.integers(1, 3000), sizes=st.lists(st.integers(0, 400), max_size=40))
 def test_the_window_covers_at_least_its_rows_and_little_more(window_rows: int, sizes: list[int]) -> None:
     scored = evaluator(window_rows)

@@ -28,7 +28,7 @@ def fresh(*ages_s: float) -> Freshness:
     return freshness
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(ages=AGES)
 def test_a_quantile_is_at_most_one_bin_above_the_exact_one(ages: list[float]) -> None:
     reading = fresh(*ages).take()
@@ -40,7 +40,7 @@ def test_a_quantile_is_at_most_one_bin_above_the_exact_one(ages: list[float]) ->
         assert quantile <= max(exact * STEP, FRESHNESS_S[0]) * (1 + slack) + slack
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(ages=st.lists(st.integers(0, 2**19), min_size=1, max_size=50))
 def test_rows_fall_into_the_buckets_prometheus_expects(ages: list[int]) -> None:
     reading = fresh(*map(float, ages)).take()

@@ -29,7 +29,7 @@ def scores_of(logits: torch.Tensor, labels: torch.Tensor) -> Scores:
     return sketch.scores(cells)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(rows=ROWS)
 def test_scores_agree_with_the_obvious_computation(rows: list[tuple[float, bool]]) -> None:
     logits = np.array([logit for logit, _ in rows])
@@ -62,7 +62,7 @@ def test_the_auc_of_a_usual_model_is_within_a_thousandth(seed: int, bias: float,
     assert scores.auc == pytest.approx(exact, abs=1e-3)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(parts=PARTS)
 def test_merging_does_not_depend_on_order_or_grouping(parts: list[list[tuple[float, bool]]]) -> None:
     a, b, c = map(sketch_of, parts)

@@ -18,6 +18,8 @@ NUM_BINS = 8192
 LOGIT_LIMIT = 16.0  # nats; sigmoid(-16) = 1.1e-7, below the rarest click rate worth modelling
 BINS_PER_NAT = NUM_BINS / (2 * LOGIT_LIMIT)  # 256: two logits 1/256 apart are told apart
 NUM_SUMS = 3
+MINUS_ONE = torch.tensor(-1.0)
+MIDDLE_BIN = torch.tensor(LOGIT_LIMIT * BINS_PER_NAT)
 NUM_CELLS = NUM_SUMS + 2 * NUM_BINS
 
 
@@ -39,11 +41,11 @@ def accumulate(cells_C: torch.Tensor, logits_B: torch.Tensor, labels_B: torch.Te
     weights_B = (logits_B - logits_B).add_(1.0).nan_to_num_(0.0)
     logits_B = torch.nan_to_num(logits_B, 0.0, 0.0, 0.0)
     # log likelihood of label y is logsigmoid((2y - 1) x): exact in both tails, unlike log(sigmoid(x))
-    likelihoods_B = F.logsigmoid(torch.mul(labels_B, 2.0).sub_(1.0).mul_(logits_B))
+    likelihoods_B = F.logsigmoid(torch.add(MINUS_ONE, labels_B, alpha=2.0).mul_(logits_B))
     sums_2B = torch.stack((likelihoods_B, torch.sigmoid(logits_B))).mul_(weights_B)
     cells_C[:2] += sums_2B.sum(dim=1, dtype=torch.float64)
     cells_C[2] += logits_B.shape[0]
-    bins_B = torch.add(logits_B, LOGIT_LIMIT).mul_(BINS_PER_NAT).clamp_(0, NUM_BINS - 1).floor_()
+    bins_B = torch.add(MIDDLE_BIN, logits_B, alpha=BINS_PER_NAT).clamp_(0, NUM_BINS - 1).floor_()
     cells_B = bins_B.add_(labels_B, alpha=NUM_BINS).to(torch.int64)
     cells_C[NUM_SUMS:].scatter_add_(0, cells_B, weights_B.to(torch.float64))
 
