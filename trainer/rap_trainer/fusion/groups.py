@@ -1,0 +1,242 @@
+"""Fusion in the small: which fusions share a launch, how large tiles are, how the work is laid out.
+
+Pure and deterministic. A wave takes at most seven launches, whatever the number of features; kinds of work a wave
+does not have take none. Raw lists are scanned with the first wave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rap_contract.types import Dtype
+
+from rap_trainer.fusion.ops.step import Step
+from rap_trainer.fusion.stages import Comparison, Lane, Lowered, Operand, Selection, Slot, Stage
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tiles:
+    """Elements a program handles at a time."""
+
+    lane: int = 512
+    """Rows of a lane."""
+    value: int = 1024
+    """Elements of a list."""
+    scan: int = 1024
+    """Rows of a scan."""
+    select: tuple[int, int] = (16, 32)
+    """Rows and positions of a selection."""
+    compare: int = 32
+    """Elements of each list a comparison holds."""
+
+    @classmethod
+    def interpreted(cls) -> Tiles:
+        """For Triton's interpreter, whose time grows with the tile; small batches still span several tiles."""
+        return cls(lane=16, value=32, scan=16, select=(8, 4), compare=4)
+
+
+
+STEP_COST: Mapping[str, int] = {"sigrid_hash": 6, "bucketize": 4, "bucketize_int": 4, "boxcox": 3, "logit": 3}
+"""Relative cost of element functions, for the order of work; others cost 1 (instructions of the compiled kernels)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """One kernel launch: what it does, for `rap plan` and for the runner."""
+
+    kernel: str
+    """lanes, scan, select, bases, values, compare."""
+    wave: int
+    first: int
+    """First table row it takes; for lanes the first work item."""
+    end: int
+    features: tuple[str, ...]
+    """Features it works for."""
+    step_names: tuple[str, ...] = ()
+    """Element functions it is compiled for."""
+    structures: tuple[str, ...] = ()
+    float64: bool = False
+    general: bool = False
+    """values: some stage must find the row of each element."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Groups:
+    """Everything grouped: rows of the device tables in order, and the launches over them."""
+
+    lanes: tuple[Lane, ...]
+    work: tuple[tuple[int, int], ...]
+    """(lane, first row) of each tile."""
+    raw_lists: tuple[Operand, ...]
+    """Raw lists whose offsets are needed; the first entries of the list table."""
+    stages: tuple[Stage, ...]
+    """The entries after them."""
+    selections: tuple[Selection, ...]
+    selected: tuple[Operand, ...]
+    """The operand of each selection."""
+    comparisons: tuple[Comparison, ...]
+    launches: tuple[Launch, ...]
+    tiles: Tiles
+
+
+def group(lowered: Lowered, *, batch_size: int, tiles: Tiles) -> Groups:
+    """The launches that run a lowered graph on at most `batch_size` rows."""
+    builder = _Builder(batch_size, tiles)
+    builder.raw_lists = _raw_lists(lowered)
+    for number, wave in enumerate(lowered.waves):
+        builder.add(number, wave)
+    return builder.groups()
+
+
+def steps_of(fusion: Lane | Stage | Comparison) -> tuple[Step, ...]:
+    """All steps of a fusion."""
+    if isinstance(fusion, Lane):
+        return fusion.steps
+    return (*fusion.pre, *fusion.post) if isinstance(fusion, Stage) else ()
+
+
+def operands_of(fusion: Lane | Stage | Comparison) -> tuple[Operand, ...]:
+    """The lists a fusion reads by offsets."""
+    if isinstance(fusion, Lane):
+        return ()
+    if isinstance(fusion, Comparison):
+        given = (fusion.first, fusion.second, fusion.first_scores, fusion.second_scores)
+        return tuple(operand for operand in given if operand is not None)
+    other = fusion.structure.other
+    return (fusion.operand,) if other is None else (fusion.operand, other)
+
+
+def cost(lane: Lane) -> int:
+    """Relative cost of a tile of a lane."""
+    return 2 + sum(STEP_COST.get(step.name, 1) for step in lane.steps)
+
+
+def _raw_lists(lowered: Lowered) -> tuple[Operand, ...]:
+    found: dict[Slot, Operand] = {}
+    for wave in lowered.waves:
+        for fusion in wave:
+            if isinstance(fusion, Stage) and fusion.keeps_positions:
+                continue
+            for operand in operands_of(fusion):
+                if operand.is_list and operand.slot.node is None:
+                    found.setdefault(operand.slot, Operand(slot=operand.slot, dtype=operand.dtype))
+    return tuple(found.values())
+
+
+class _Builder:
+    """Groups being made. Order within a launch: as lowered, but selections last and costly lanes first."""
+
+    def __init__(self, batch_size: int, tiles: Tiles) -> None:
+        self.batch_size = batch_size
+        self.tiles = tiles
+        self.raw_lists: tuple[Operand, ...] = ()
+        self.lanes: list[Lane] = []
+        self.work: list[tuple[int, int]] = []
+        self.stages: list[Stage] = []
+        self.selections: dict[Selection, Operand] = {}
+        self.comparisons: list[Comparison] = []
+        self.launches: list[Launch] = []
+
+    def add(self, number: int, wave: tuple[Lane | Stage | Comparison, ...]) -> None:
+        """The launches of one wave."""
+        stages = [fusion for fusion in wave if isinstance(fusion, Stage)]
+        plain = [stage for stage in stages if not _selections(stage)]
+        selecting = [stage for stage in stages if _selections(stage)]
+        comparisons = [fusion for fusion in wave if isinstance(fusion, Comparison)]
+        begin = len(self.raw_lists) + len(self.stages)
+        scan_from = 0 if number == 0 else begin
+        self._scan(number, scan_from, begin + len(plain), plain)
+        self._select(number, (*selecting, *comparisons))
+        self._scan(number, begin + len(plain), begin + len(stages), selecting)
+        self.stages += [*plain, *selecting]
+        if stages:
+            names = _features(stages)
+            self.launches.append(Launch(kernel="bases", wave=number, first=begin, end=begin + len(stages), features=names))
+            self.launches.append(self._values(number, begin, [*plain, *selecting]))
+        if comparisons:
+            first = len(self.comparisons)
+            self.comparisons += comparisons
+            end = len(self.comparisons)
+            features = _features(comparisons)
+            self.launches.append(Launch(kernel="compare", wave=number, first=first, end=end, features=features))
+        lanes = [fusion for fusion in wave if isinstance(fusion, Lane)]
+        for float64 in (False, True):
+            self._lanes(number, [lane for lane in lanes if (lane.dtype is Dtype.FLOAT64) == float64], float64=float64)
+
+    def _scan(self, wave: int, first: int, end: int, stages: list[Stage]) -> None:
+        if end > first:
+            structures = tuple(sorted({stage.structure.kind for stage in stages}))
+            self.launches.append(
+                Launch(
+                    kernel="scan", wave=wave, first=first, end=end, features=_features(stages), structures=structures
+                )
+            )
+
+    def _select(self, wave: int, fusions: tuple[Stage | Comparison, ...]) -> None:
+        first = len(self.selections)
+        for fusion in fusions:
+            for operand in operands_of(fusion):
+                if operand.selection is not None:
+                    self.selections.setdefault(operand.selection, operand)
+        end = len(self.selections)
+        if end > first:
+            self.launches.append(
+                Launch(kernel="select", wave=wave, first=first, end=end, features=_features(fusions))
+            )
+
+    def _values(self, wave: int, first: int, stages: list[Stage]) -> Launch:
+        return Launch(
+            kernel="values",
+            wave=wave,
+            first=first,
+            end=first + len(stages),
+            features=_features(stages),
+            step_names=tuple(sorted({step.name for stage in stages for step in steps_of(stage)})),
+            structures=tuple(sorted({stage.structure.kind for stage in stages})),
+            float64=any(stage.operand.dtype is Dtype.FLOAT64 for stage in stages),
+            general=any(not stage.keeps_positions for stage in stages),
+        )
+
+    def _lanes(self, wave: int, lanes: list[Lane], *, float64: bool) -> None:
+        if not lanes:
+            return
+        lanes = sorted(lanes, key=cost, reverse=True)
+        begin, first = len(self.lanes), len(self.work)
+        self.lanes += lanes
+        self.work += [
+            (begin + index, row) for index in range(len(lanes)) for row in range(0, self.batch_size, self.tiles.lane)
+        ]
+        names = tuple(sorted({step.name for lane in lanes for step in lane.steps}))
+        self.launches.append(
+            Launch(
+                kernel="lanes",
+                wave=wave,
+                first=first,
+                end=len(self.work),
+                features=_features(lanes),
+                step_names=names,
+                float64=float64,
+            )
+        )
+
+    def groups(self) -> Groups:
+        return Groups(
+            lanes=tuple(self.lanes),
+            work=tuple(self.work),
+            raw_lists=self.raw_lists,
+            stages=tuple(self.stages),
+            selections=tuple(self.selections),
+            selected=tuple(self.selections.values()),
+            comparisons=tuple(self.comparisons),
+            launches=tuple(self.launches),
+            tiles=self.tiles,
+        )
+
+
+def _selections(stage: Stage) -> bool:
+    return any(operand.selection is not None for operand in operands_of(stage))
+
+
+def _features(fusions: tuple[Lane | Stage | Comparison, ...] | list[Stage] | list[Lane] | list[Comparison]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(fusion.feature for fusion in fusions))

@@ -1,0 +1,150 @@
+"""The kernel of lanes: one number a row, a whole chain in registers, any mix of chains in one launch."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from rap_trainer.fusion.ops.apply import apply_step
+from rap_trainer.fusion.ops.elements import load_element
+from rap_trainer.fusion.ops.step import STEP_WORDS
+from rap_trainer.fusion.words import (
+    KIND_DENSE,
+    KIND_FLOAT32,
+    KIND_IDS,
+    KIND_INT64,
+    KIND_LABEL,
+    LANE_BASE,
+    LANE_BASE_PER_ROW,
+    LANE_DTYPE,
+    LANE_DYNAMIC,
+    LANE_KIND,
+    LANE_LENGTHS,
+    LANE_NULLS,
+    LANE_SLOT,
+    LANE_STEPS,
+    LANE_STRIDE,
+    LANE_WIDTH,
+    LANE_WORDS,
+)
+
+STEP_SIZE = tl.constexpr(STEP_WORDS)
+
+
+@triton.jit(do_not_specialize=["num_work", "num_slots", "dense_stride", "num_rows"])
+def lanes_kernel(
+    work,
+    num_work,
+    lanes,
+    steps,
+    ints,
+    floats,
+    pointers,
+    num_slots,
+    bases,
+    dense,
+    dense_stride,
+    labels,
+    ids,
+    weights,
+    lengths,
+    counters,
+    num_rows,
+    OPS: tl.constexpr,
+    FLOAT: tl.constexpr,
+    WEIGHTED: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    """Work items are (lane, first row) pairs of int32; program p takes items p, p + programs, ..."""
+    item = tl.program_id(0)
+    while item < num_work:
+        lane = lanes + tl.load(work + 2 * item).to(tl.int64) * LANE_WORDS
+        row = tl.load(work + 2 * item + 1) + tl.arange(0, TILE)
+        mask = row < num_rows
+        slot = tl.load(lane + LANE_SLOT)
+        i, f = load_element(tl.load(pointers + slot), tl.load(lane + LANE_DTYPE), row, mask, FLOAT)
+        null = row < 0
+        nulls = tl.load(pointers + num_slots + slot)
+        if nulls != 0:
+            null = tl.load(nulls.to(tl.pointer_type(tl.int8)) + row, mask=mask, other=0) != 0
+        step = tl.load(lane + LANE_STEPS)
+        end = tl.load(lane + LANE_STEPS + 1)
+        while step < end:
+            i, f, null = apply_step(
+                i, f, null, row, row, mask, steps + step * STEP_SIZE, ints, floats, pointers, num_slots, counters, OPS
+            )
+            step += 1
+        store_lane(
+            lane,
+            i,
+            f,
+            null,
+            row,
+            mask,
+            pointers,
+            num_slots,
+            bases,
+            dense,
+            dense_stride,
+            labels,
+            ids,
+            weights,
+            lengths,
+            num_rows,
+            WEIGHTED,
+        )
+        item += tl.num_programs(0)
+
+
+@triton.jit
+def store_lane(
+    lane,
+    i,
+    f,
+    null,
+    row,
+    mask,
+    pointers,
+    num_slots,
+    bases,
+    dense,
+    dense_stride,
+    labels,
+    ids,
+    weights,
+    lengths,
+    num_rows,
+    WEIGHTED: tl.constexpr,
+):
+    """Writes a tile of one lane where its table row says."""
+    kind = tl.load(lane + LANE_KIND)
+    base = tl.load(lane + LANE_BASE)
+    if kind == KIND_DENSE:
+        tl.store(dense + base + row.to(tl.int64) * dense_stride, f.to(tl.float32), mask=mask)
+    elif kind == KIND_LABEL:
+        tl.store(labels + row, f.to(tl.float32), mask=mask)
+    elif kind == KIND_IDS:
+        width = tl.load(lane + LANE_WIDTH)
+        base += tl.load(lane + LANE_BASE_PER_ROW) * num_rows
+        dynamic = tl.load(lane + LANE_DYNAMIC)
+        if dynamic >= 0:
+            base += tl.load(bases + dynamic)
+        at = base + row.to(tl.int64) * tl.load(lane + LANE_STRIDE)
+        there = mask & (width > 0)
+        tl.store(ids + at, i.to(ids.dtype.element_ty), mask=there)
+        if WEIGHTED:
+            tl.store(weights + at, tl.full(at.shape, 1.0, tl.float32), mask=there)
+        lengths_row = tl.load(lane + LANE_LENGTHS)
+        if lengths_row >= 0:
+            tl.store(lengths + lengths_row * num_rows + row, width.to(tl.int32) + tl.zeros_like(row), mask=mask)
+    else:
+        target = tl.load(pointers + base)
+        if kind == KIND_INT64:
+            tl.store(target.to(tl.pointer_type(tl.int64)) + row, i, mask=mask)
+        elif kind == KIND_FLOAT32:
+            tl.store(target.to(tl.pointer_type(tl.float32)) + row, f.to(tl.float32), mask=mask)
+        else:
+            tl.store(target.to(tl.pointer_type(tl.float64)) + row, f.to(tl.float64), mask=mask)
+        if tl.load(lane + LANE_NULLS) != 0:
+            flags = tl.load(pointers + num_slots + base).to(tl.pointer_type(tl.int8))
+            tl.store(flags + row, null.to(tl.int8), mask=mask)

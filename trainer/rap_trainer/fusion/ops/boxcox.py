@@ -1,0 +1,31 @@
+"""boxcox: x > 0: ln x for lambda 0, else (x^lambda - 1) / lambda; other x pass through."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from rap_contract.ops.boxcox import Boxcox
+
+from rap_trainer.fusion.ops.step import Step, float_parameter, float_word
+
+
+def encode(op: Boxcox) -> Step:
+    """The op as a step; lambda 0 has a function of its own."""
+    if op.lambda_ == 0:
+        return Step(name="boxcox_log")
+    return Step(name="boxcox", parameters=(float_word(op.lambda_),))
+
+
+@triton.jit
+def boxcox(x, step):
+    """Lambda other than 0; x^lambda = 2^(lambda * log2 x)."""
+    power = float_parameter(step, 1, x)
+    positive = tl.where(x > 0, x, 1.0)
+    raised = (tl.exp2(power * tl.log2(positive)) - 1.0) / power
+    return tl.where(x > 0, raised, x)
+
+
+@triton.jit
+def boxcox_log(x):
+    """Lambda 0."""
+    return tl.where(x > 0, tl.log(tl.where(x > 0, x, 1.0)), x)

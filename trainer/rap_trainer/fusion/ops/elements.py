@@ -1,0 +1,34 @@
+"""Elements read from a column of any type, and flags about them. No op itself."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+INT32 = tl.constexpr(0)
+INT64 = tl.constexpr(1)
+FLOAT32 = tl.constexpr(2)
+FLOAT64 = tl.constexpr(3)
+DTYPE_CODES = {"int32": 0, "int64": 1, "float32": 2, "float64": 3}
+
+
+@triton.jit
+def flag(condition):
+    """A comparison of floats as a flag to combine with others: Triton's interpreter gives it the type of the floats."""
+    return tl.where(condition, 1, 0) != 0
+
+
+@triton.jit
+def load_element(address, dtype, index, mask, FLOAT: tl.constexpr):
+    """(i, f) of elements of a column of any type; only the column's own bytes are read."""
+    i = tl.zeros(index.shape, tl.int64)
+    f = tl.zeros(index.shape, FLOAT)
+    if dtype == INT32:
+        i = tl.load(address.to(tl.pointer_type(tl.int32)) + index, mask=mask, other=0).to(tl.int64)
+    elif dtype == INT64:
+        i = tl.load(address.to(tl.pointer_type(tl.int64)) + index, mask=mask, other=0)
+    elif dtype == FLOAT32:
+        f = tl.load(address.to(tl.pointer_type(tl.float32)) + index, mask=mask, other=0.0).to(FLOAT)
+    else:
+        f = tl.load(address.to(tl.pointer_type(tl.float64)) + index, mask=mask, other=0.0).to(FLOAT)
+    return i, f

@@ -1,0 +1,48 @@
+"""sigrid_hash: twang_mix64, then hash_128_to_64 with the salt, then floor-mod; all uint64, wrapping."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from rap_contract.ops.sigrid_hash import SigridHash
+
+from rap_trainer.fusion.ops.step import Step, divisor_words, floor_mod
+
+HASH_MULTIPLIER = tl.constexpr(0x9DDFEA08EB382D69)  # of CityHash's hash_128_to_64
+
+
+def encode(op: SigridHash) -> Step:
+    """The op as a step."""
+    assert op.max_value is not None
+    return Step(name="sigrid_hash", parameters=(op.salt, *divisor_words(op.max_value)))
+
+
+@triton.jit
+def hash_128_to_64(upper, lower):
+    """CityHash's mix of two int64 into one int64."""
+    u = upper.to(tl.uint64, bitcast=True)
+    low = lower.to(tl.uint64, bitcast=True)
+    a = (low ^ u) * HASH_MULTIPLIER
+    a = a ^ (a >> 47)
+    b = (u ^ a) * HASH_MULTIPLIER
+    b = b ^ (b >> 47)
+    return (b * HASH_MULTIPLIER).to(tl.int64, bitcast=True)
+
+
+@triton.jit
+def twang_mix64(x):
+    """Thomas Wang's mix of an int64."""
+    key = (-1 - x).to(tl.uint64, bitcast=True) + (x.to(tl.uint64, bitcast=True) << 21)
+    key = key ^ (key >> 24)
+    key = key + (key << 3) + (key << 8)
+    key = key ^ (key >> 14)
+    key = key + (key << 2) + (key << 4)
+    key = key ^ (key >> 28)
+    return (key + (key << 31)).to(tl.int64, bitcast=True)
+
+
+@triton.jit
+def sigrid_hash(x, step):
+    """int64 x -> [0, max)."""
+    salt = tl.load(step + 1)
+    return floor_mod(hash_128_to_64(salt + tl.zeros_like(x), twang_mix64(x)), step, 2)

@@ -1,0 +1,261 @@
+"""`FusedProgram`: a feature graph as fused kernels, with the contract of `rap_trainer.program.Program`.
+
+It plans again only when a batch needs more room than was provided or first holds nulls in a column. A captured
+step gives capacities and nullable columns beforehand, binds its buffers once and calls `launch`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import torch
+from rap_contract.graph import FeatureGraph
+from torchrec import KeyedJaggedTensor
+
+from rap_trainer.batch import ModelBatch, RawBatch
+from rap_trainer.fusion.binding import Binder, Binding
+from rap_trainer.fusion.buffers import DeviceTables, Outputs, Scratch
+from rap_trainer.fusion.groups import Groups, Tiles, group
+from rap_trainer.fusion.layout import OutputLayout
+from rap_trainer.fusion.lower import lower
+from rap_trainer.fusion.runner import Runner
+from rap_trainer.fusion.sizes import Sizes
+from rap_trainer.fusion.stages import Lane, Lowered
+from rap_trainer.fusion.tables import Tables
+
+ROOM = 1.25  # capacity made for a list column over the largest batch seen: a few re-plans, then none
+MAX_GROWTH = 64  # times an overflowing guess may double before the program gives up
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What a plan is made for."""
+
+    batch_size: int
+    """Rows of a batch at most."""
+    capacities: Mapping[str, int] = field(default_factory=dict)
+    """Elements a batch holds at most, of each list column."""
+    nullable: frozenset[str] = frozenset()
+    """Columns that may come with null flags."""
+    growth: int = 1
+    """Factor on the room for results whose size no bound is known of (cartesian)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Plan:
+    limits: Limits
+    lowered: Lowered
+    groups: Groups
+    binder: Binder
+    runner: Runner
+    ids_capacity: int
+
+
+class FusedProgram:
+    """The fused features of a job on one device. Not thread-safe; outputs of a batch live until `depth` batches later."""
+
+    def __init__(
+        self,
+        graph: FeatureGraph,
+        device: torch.device,
+        *,
+        limits: Limits,
+        layout: OutputLayout | None = None,
+        depth: int = 3,
+    ) -> None:
+        """Raises ValueError if the layout does not place each sparse feature once."""
+        self.graph = graph
+        self.device = device
+        self.layout = layout or OutputLayout.plain(graph)
+        self.layout.check(graph)
+        self.inputs: tuple[str, ...] = tuple(dict.fromkeys((*graph.inputs, graph.label)))
+        self._depth = depth
+        self._tiles = Tiles() if device.type == "cuda" else Tiles.interpreted()
+        self._ring: list[Outputs] = []
+        self._turn = 0
+        self._plan = self._made(limits)
+
+    @property
+    def groups(self) -> Groups:
+        """What shares which launch."""
+        return self._plan.groups
+
+    @property
+    def limits(self) -> Limits:
+        """What the current plan is made for."""
+        return self._plan.limits
+
+    @property
+    def is_static(self) -> bool:
+        """Whether every sparse feature always holds the same number of ids."""
+        return all(stage.destination.slot is not None for stage in self.groups.stages)
+
+    # -- the captured step's way
+
+    def bind(self, raw: RawBatch) -> Binding:
+        """A batch's addresses on the device; raises BatchError if the batch does not fit the plan."""
+        return self._plan.binder.bind(raw)
+
+    def launch(self, binding: Binding, outputs: Outputs, *, max_programs: int | None = None) -> None:
+        """Enqueues the kernels on the current stream: no allocation, no wait, no read. At most `max_programs` a grid."""
+        self._plan.runner.run(binding, outputs, max_programs=max_programs)
+
+    def new_outputs(
+        self,
+        *,
+        dense_BD: torch.Tensor | None = None,
+        ids_N: torch.Tensor | None = None,
+        labels_B: torch.Tensor | None = None,
+        lengths_FB: torch.Tensor | None = None,
+        weights_N: torch.Tensor | None = None,
+    ) -> Outputs:
+        """Outputs in buffers of the caller's, or new ones where none is given."""
+        rows, num = self.limits.batch_size, max(self._plan.ids_capacity, 1)
+        F, D, device = len(self.graph.sparse), self.graph.dense_width, self.device
+        dense_BD = torch.zeros(rows, D, device=device) if dense_BD is None else dense_BD
+        ids_N = torch.zeros(num, dtype=torch.int64, device=device) if ids_N is None else ids_N
+        if weights_N is None and self.graph.weighted:
+            weights_N = torch.ones(num, device=device)
+        if lengths_FB is None:
+            lengths_FB = torch.zeros(F * rows, dtype=torch.int32, device=device)
+        return Outputs(
+            dense_BD=dense_BD,
+            labels_B=torch.zeros(rows, device=device) if labels_B is None else labels_B,
+            ids_N=ids_N,
+            weights_N=weights_N,
+            lengths_FB=lengths_FB,
+            block_totals_P=torch.zeros(len(self.layout.blocks), dtype=torch.int64, device=device),
+            overflow=torch.zeros(1, dtype=torch.int32, device=device),
+            counters=torch.zeros(1, dtype=torch.int64, device=device),
+        )
+
+    # -- the eager runtime's way
+
+    def run(self, raw: RawBatch, *, max_programs: int | None = None) -> ModelBatch:
+        """The model's input of a batch, in the plain layout. Raises BatchError, naming the column.
+
+        Waits for the device once if lists vary in length, as PyTorch must know a tensor's size; never otherwise.
+        """
+        if len(self.layout.blocks) != 1:
+            raise ValueError("run() makes a KeyedJaggedTensor of one block; a layout of several is for launch()")
+        self._make_room(raw)
+        outputs = self._next_outputs()
+        outputs.counters.zero_()
+        self.launch(self.bind(raw), outputs, max_programs=max_programs)
+        num_ids = self._num_ids(raw, outputs)
+        while num_ids is None:
+            self._grow()
+            outputs = self._next_outputs()
+            self.launch(self.bind(raw), outputs, max_programs=max_programs)
+            num_ids = self._num_ids(raw, outputs)
+        return self._model_batch(raw, outputs, num_ids)
+
+    def _num_ids(self, raw: RawBatch, outputs: Outputs) -> int | None:
+        """Ids of the batch; None if they did not fit."""
+        if self.is_static:
+            fits = not self.groups.stages or int(outputs.overflow) == 0
+            return self._ids_per_row() * raw.num_rows if fits else None
+        totals = torch.cat([outputs.block_totals_P, outputs.overflow.to(torch.int64)]).tolist()
+        return None if totals[-1] else int(totals[0])
+
+    def _ids_per_row(self) -> int:
+        """Ids of a row, of the features that are lanes."""
+        return sum(_is_ids(lane) for lane in self.groups.lanes)
+
+    def _model_batch(self, raw: RawBatch, outputs: Outputs, num_ids: int) -> ModelBatch:
+        rows, weights = raw.num_rows, outputs.weights_N
+        return ModelBatch(
+            dense_BD=outputs.dense_BD[:rows],
+            sparse=KeyedJaggedTensor(
+                keys=list(self.layout.blocks[0].features),
+                values=outputs.ids_N[:num_ids],
+                weights=None if weights is None else weights[:num_ids],
+                lengths=outputs.lengths_FB[: len(self.graph.sparse) * rows],
+                stride=rows,
+            ),
+            labels_B=outputs.labels_B[:rows],
+            global_rows=raw.global_rows,
+            event_times_s_B=raw.event_times_s_B,
+            counters={"bucketize_nan": outputs.counters[0]},
+        )
+
+    def _next_outputs(self) -> Outputs:
+        if len(self._ring) < self._depth:
+            self._ring.append(self.new_outputs())
+        self._turn = (self._turn + 1) % self._depth
+        return self._ring[self._turn % len(self._ring)]
+
+    # -- planning
+
+    def _make_room(self, raw: RawBatch) -> None:
+        """Plans again if the batch has more rows, longer columns or nulls where none were seen."""
+        limits = self.limits
+        capacities = dict(limits.capacities)
+        for name in self.inputs:
+            column = raw.columns.get(name)
+            if column is not None and column.lengths_B is not None:
+                held = column.values_N.numel()
+                if held > capacities.get(name, 0):
+                    capacities[name] = int(held * ROOM)
+        nulls = {name for name in self.inputs if name in raw.columns and raw.columns[name].nulls_N is not None}
+        wanted = replace(
+            limits,
+            batch_size=max(limits.batch_size, raw.num_rows),
+            capacities=capacities,
+            nullable=limits.nullable | nulls,
+        )
+        if wanted != limits:
+            self._replan(wanted)
+
+    def _grow(self) -> None:
+        growth = self.limits.growth * 2
+        if growth > MAX_GROWTH:
+            raise ValueError(
+                "a batch's cartesian pairs outgrow all room; lower `max` of cartesian, or shorten its lists with firstx"
+            )
+        self._replan(replace(self.limits, growth=growth))
+
+    def _replan(self, limits: Limits) -> None:
+        self._plan = self._made(limits)
+        self._ring, self._turn = [], 0
+
+    def _made(self, limits: Limits) -> _Plan:
+        lowered = lower(self.graph, limits.nullable)
+        groups = group(lowered, batch_size=limits.batch_size, tiles=self._tiles)
+        columns = {name: 0 for name, value in self.graph.columns.items() if value.is_list} | dict(limits.capacities)
+        tables = Tables(
+            groups=groups,
+            sizes=Sizes(batch_size=limits.batch_size, columns=columns, growth=limits.growth),
+            layout=self.layout,
+            names=tuple(feature.name for feature in self.graph.sparse),
+        ).build()
+        lane_ids = sum(_is_ids(lane) for lane in groups.lanes) * limits.batch_size
+        first = len(groups.raw_lists)
+        list_ids = sum(
+            tables.capacities[first + number] for number, s in enumerate(groups.stages) if s.destination.slot is None
+        )
+        fixed = max((b.base + (b.capacity or 0) for b in self.layout.blocks), default=0)
+        ids_capacity = max(lane_ids + list_ids, fixed)
+        scratch = Scratch.of(tables, lowered, self.device)
+        binder = Binder(dict(tables.slots), scratch, self.graph.columns, self.device)
+        on_gpu = self.device.type == "cuda"
+        runner = Runner(
+            launches=groups.launches,
+            tiles=groups.tiles,
+            tables=DeviceTables.of(tables, ids_capacity=ids_capacity, device=self.device),
+            scratch=scratch,
+            num_slots=len(tables.slots),
+            num_features=len(tables.features),
+            num_blocks=len(self.layout.blocks),
+            num_multiprocessors=(
+                torch.cuda.get_device_properties(self.device).multi_processor_count if on_gpu else None
+            ),
+        )
+        return _Plan(
+            limits=limits, lowered=lowered, groups=groups, binder=binder, runner=runner, ids_capacity=ids_capacity
+        )
+
+
+def _is_ids(lane: Lane) -> bool:
+    return lane.destination.kind == "ids" and lane.destination.width > 0

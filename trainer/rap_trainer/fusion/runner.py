@@ -1,0 +1,209 @@
+"""Launches the kernels of a plan in order on the current stream. Allocates nothing and reads nothing back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+from rap_trainer.fusion.bases_kernel import bases_kernel
+from rap_trainer.fusion.binding import Binding
+from rap_trainer.fusion.buffers import DeviceTables, Outputs, Scratch
+from rap_trainer.fusion.compare_kernel import compare_kernel
+from rap_trainer.fusion.groups import Launch, Tiles
+from rap_trainer.fusion.lanes_kernel import lanes_kernel
+from rap_trainer.fusion.ops.codes import mask_of
+from rap_trainer.fusion.scan_kernel import scan_kernel
+from rap_trainer.fusion.select_kernel import select_kernel
+from rap_trainer.fusion.values_kernel import values_kernel
+from rap_trainer.fusion.words import STRUCTURES
+
+VALUE_PROGRAMS_PER_SM = 8
+COMPARE_PROGRAMS_PER_SM = 32
+INTERPRETED_PROGRAMS = 3  # on a CPU programs run one after the other: few, but more than one
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runner:
+    """One plan, ready to launch."""
+
+    launches: tuple[Launch, ...]
+    tiles: Tiles
+    tables: DeviceTables
+    scratch: Scratch
+    num_slots: int
+    num_features: int
+    num_blocks: int
+    num_multiprocessors: int | None
+    """None: Triton's interpreter."""
+
+    def run(self, binding: Binding, outputs: Outputs, *, max_programs: int | None = None) -> None:
+        """Enqueues all launches; `max_programs` bounds the grid of each, so that it leaves room for others."""
+        for launch in self.launches:
+            programs = self._programs(launch, binding.num_rows)
+            if programs == 0:
+                continue
+            grid = (programs if max_programs is None else min(programs, max_programs),)
+            getattr(self, f"_{launch.kernel}")(grid, launch, binding, outputs)
+
+    def _programs(self, launch: Launch, num_rows: int) -> int:
+        num = launch.end - launch.first
+        if launch.kernel == "bases":
+            return 1
+        if num_rows == 0 and launch.kernel != "scan":
+            return 0
+        items = {
+            "select": num * triton.cdiv(num_rows, self.tiles.select[0]),
+            "compare": num * num_rows,
+            "values": 2**31 - 1,
+        }.get(launch.kernel, num)
+        if self.num_multiprocessors is None:
+            return min(items, INTERPRETED_PROGRAMS)
+        limits = {"values": VALUE_PROGRAMS_PER_SM, "compare": COMPARE_PROGRAMS_PER_SM}
+        limit = limits.get(launch.kernel)
+        return items if limit is None else min(items, limit * self.num_multiprocessors)
+
+    def _lanes(self, grid: tuple[int], launch: Launch, binding: Binding, outputs: Outputs) -> None:
+        lanes_kernel[grid](
+            self.tables.work[2 * launch.first :],
+            launch.end - launch.first,
+            self.tables.lanes,
+            self.tables.steps,
+            self.tables.ints,
+            self.tables.floats,
+            binding.pointers_3S,
+            self.num_slots,
+            self.scratch.bases,
+            outputs.dense_BD,
+            outputs.dense_BD.stride(0),
+            outputs.labels_B,
+            outputs.ids_N,
+            _weights(outputs),
+            outputs.lengths_FB,
+            outputs.counters,
+            binding.num_rows,
+            OPS=mask_of(launch.step_names),
+            FLOAT=tl.float64 if launch.float64 else tl.float32,
+            WEIGHTED=outputs.weights_N is not None,
+            TILE=self.tiles.lane,
+            num_warps=4,
+        )
+
+    def _scan(self, grid: tuple[int], launch: Launch, binding: Binding, outputs: Outputs) -> None:
+        scan_kernel[grid](
+            launch.first,
+            launch.end,
+            self.tables.entries,
+            binding.pointers_3S,
+            self.num_slots,
+            self.scratch.counts,
+            self.scratch.offsets,
+            self.scratch.tile_rows,
+            self.scratch.totals,
+            outputs.lengths_FB,
+            binding.num_rows,
+            STRUCTURES=_structures(launch),
+            TILE=self.tiles.value,
+            ROWS=self.tiles.scan,
+            num_warps=4,
+        )
+
+    def _select(self, grid: tuple[int], launch: Launch, binding: Binding, outputs: Outputs) -> None:
+        del outputs
+        select_kernel[grid](
+            launch.first,
+            launch.end,
+            self.tables.selections,
+            binding.pointers_3S,
+            self.num_slots,
+            self.scratch.offsets,
+            self.scratch.counts,
+            self.scratch.chosen,
+            binding.row_ids_B,
+            binding.num_rows,
+            ROWS=self.tiles.select[0],
+            WIDTH=self.tiles.select[1],
+            num_warps=4,
+        )
+
+    def _bases(self, grid: tuple[int], launch: Launch, binding: Binding, outputs: Outputs) -> None:
+        num_stages = launch.end - launch.first
+        last = launch.wave == self.launches[-1].wave
+        num_features, num_blocks = (self.num_features, self.num_blocks) if last else (0, 0)
+        bases_kernel[grid](
+            self.tables.entries,
+            self.scratch.totals,
+            launch.first,
+            num_stages,
+            self.scratch.tiles,
+            self.tables.features,
+            num_features,
+            self.tables.blocks,
+            num_blocks,
+            self.scratch.bases,
+            outputs.block_totals_P,
+            outputs.overflow,
+            binding.num_rows,
+            TILE=self.tiles.value,
+            STAGES=triton.next_power_of_2(num_stages),
+            FEATURES=triton.next_power_of_2(max(num_features, 1)),
+            num_warps=4,
+        )
+
+    def _values(self, grid: tuple[int], launch: Launch, binding: Binding, outputs: Outputs) -> None:
+        values_kernel[grid](
+            self.tables.entries,
+            self.scratch.totals,
+            launch.first,
+            launch.end - launch.first,
+            self.scratch.tiles,
+            self.tables.steps,
+            self.tables.ints,
+            self.tables.floats,
+            binding.pointers_3S,
+            self.num_slots,
+            self.scratch.counts,
+            self.scratch.offsets,
+            self.scratch.chosen,
+            self.scratch.tile_rows,
+            self.scratch.bases,
+            outputs.ids_N,
+            _weights(outputs),
+            outputs.counters,
+            binding.num_rows,
+            outputs.ids_N.numel(),
+            OPS=mask_of(launch.step_names),
+            STRUCTURES=_structures(launch),
+            GENERAL=launch.general,
+            WEIGHTED=outputs.weights_N is not None,
+            FLOAT=tl.float64 if launch.float64 else tl.float32,
+            TILE=self.tiles.value,
+            num_warps=4,
+        )
+
+    def _compare(self, grid: tuple[int], launch: Launch, binding: Binding, outputs: Outputs) -> None:
+        del outputs
+        compare_kernel[grid](
+            launch.first,
+            launch.end,
+            self.tables.comparisons,
+            binding.pointers_3S,
+            self.num_slots,
+            self.scratch.offsets,
+            self.scratch.counts,
+            self.scratch.chosen,
+            binding.num_rows,
+            WIDTH=self.tiles.compare,
+            num_warps=1,
+        )
+
+
+def _weights(outputs: Outputs) -> torch.Tensor:
+    """The weights buffer, or any pointer where the kernel is compiled without weights."""
+    return outputs.ids_N if outputs.weights_N is None else outputs.weights_N
+
+
+def _structures(launch: Launch) -> int:
+    return sum(1 << STRUCTURES.index(kind) for kind in launch.structures)

@@ -1,0 +1,147 @@
+"""What a feature graph is lowered to: lanes, stages and comparisons, each one vertical fusion. Values only.
+
+A slot names anything a kernel can read: a raw column by its name, or a buffer of this program (scratch)
+by the node it holds. Shapes: B rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from rap_contract.types import Dtype
+
+from rap_trainer.fusion.ops.step import Step
+
+NO_LIMIT = 2**31 - 1  # firstx takes at most this many elements
+POSITIONAL = frozenset({"enumerate", "local_hour_column"})  # element functions that read position or row
+
+
+@dataclass(frozen=True, order=True)
+class Slot:
+    """Something to read: a raw column, or (with `node`) a buffer that holds that node's value."""
+
+    name: str
+    node: int | None = None
+
+    def __str__(self) -> str:
+        return self.name if self.node is None else f"{self.name}#{self.node}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Destination:
+    """Where one number a row, or a list a row, is written."""
+
+    kind: Literal["dense", "label", "ids", "scratch"]
+    index: int = 0
+    """dense: column of the matrix; ids: place of the feature among the sparse ones."""
+    slot: Slot | None = None
+    """scratch: the buffer."""
+    position: int = 0
+    """ids: place in the row's list, of a lane."""
+    width: int = 1
+    """ids: length of the row's list, of a lane."""
+    dtype: Dtype = Dtype.INT64
+    """scratch: its type."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lane:
+    """One number a row from one number a row: a whole chain in registers, no offsets anywhere."""
+
+    feature: str
+    slot: Slot
+    dtype: Dtype
+    steps: tuple[Step, ...]
+    destination: Destination
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection:
+    """Which elements of a list remain: nulls collapsed, a sample drawn. Null rows count -1."""
+
+    slot: Slot
+    partner: Slot | None = None
+    """A parallel list whose null elements count too."""
+    mode: Literal["propagate", "skip", "none"] = "none"
+    limit: int = NO_LIMIT
+    """Elements per row that reach the sample."""
+    rate_word: int | None = None
+    """An element is sampled if its 53-bit hash is below this."""
+    salt: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operand:
+    """A list to read: a slot, and which of its elements remain."""
+
+    slot: Slot
+    dtype: Dtype
+    is_list: bool = True
+    selection: Selection | None = None
+    weights: Slot | None = None
+
+
+StructureKind = Literal["same", "ngram", "windows", "onehot", "cartesian", "fill_rows", "null_rows"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Structure:
+    """The one change of list structure a stage may hold; firstx is a limit before and after it."""
+
+    kind: StructureKind = "same"
+    parameter: int = 0
+    """ngram, windows: n; onehot: classes; cartesian: most pairs."""
+    other: Operand | None = None
+    """cartesian: the second list; null_rows: a number a row whose nulls make rows null."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """A list a row from a list a row: steps, one structure, steps; one read and one write an element."""
+
+    feature: str
+    operand: Operand
+    pre: tuple[Step, ...]
+    limit_before: int
+    structure: Structure
+    limit_after: int
+    post: tuple[Step, ...]
+    destination: Destination
+    weighted: bool
+
+    @property
+    def keeps_positions(self) -> bool:
+        """Element e of the result is element e of the source, and no step asks for its row or position."""
+        unlimited = self.limit_before == NO_LIMIT and self.limit_after == NO_LIMIT
+        placed = any(step.name in POSITIONAL for step in (*self.pre, *self.post))
+        return self.structure.kind == "same" and unlimited and self.operand.selection is None and not placed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """One float32 a row from two lists of ids and their scores."""
+
+    feature: str
+    stem: str
+    first: Operand
+    second: Operand
+    first_scores: Operand | None
+    second_scores: Operand | None
+    destination: Destination
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lowered:
+    """A graph as fusions, in waves: each wave reads only columns and what earlier waves wrote."""
+
+    waves: tuple[tuple[Lane | Stage | Comparison, ...], ...]
+    """The last wave writes the outputs, the others scratch."""
+    scratch: tuple[Slot, ...]
+    num_sparse: int
+    dense_width: int
+    weighted: bool
+
+    @property
+    def outputs(self) -> tuple[Lane | Stage | Comparison, ...]:
+        return self.waves[-1]

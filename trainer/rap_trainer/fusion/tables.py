@@ -1,0 +1,276 @@
+"""Device tables of a plan, built once: every number a kernel looks up, in the layout of `words`. Pure Python.
+
+A slot has three addresses, of values, null flags and lengths; those of raw columns change from batch to batch
+and are bound later. Offsets, counts and positions of all lists lie in one buffer each; the tables say where.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from rap_contract.types import Dtype
+
+from rap_trainer.fusion.groups import Groups
+from rap_trainer.fusion.layout import OutputLayout
+from rap_trainer.fusion.ops.codes import CODES
+from rap_trainer.fusion.ops.elements import DTYPE_CODES
+from rap_trainer.fusion.ops.step import STEP_WORDS, Step
+from rap_trainer.fusion.sizes import Sizes
+from rap_trainer.fusion.stages import Comparison, Destination, Lane, Operand, Selection, Slot, Stage
+from rap_trainer.fusion.words import COMPARISONS, MODES, STRUCTURES
+
+KINDS = {"dense": 0, "label": 1, "ids": 2}
+SCRATCH_KINDS = {Dtype.INT64: 3, Dtype.FLOAT32: 4, Dtype.FLOAT64: 5}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where a sparse feature goes: its block, its row of lengths, and the constant numbers of ids before it there."""
+
+    block: int
+    lengths_row: int
+    base: int
+    ids_per_row_before: int | None
+    """None: lists of varying length come before it in its block."""
+
+
+@dataclass
+class Tables:
+    """The numbers of one plan; lists of rows of int64 words."""
+
+    groups: Groups
+    sizes: Sizes
+    layout: OutputLayout
+    names: tuple[str, ...]
+    """Sparse features in the job's order."""
+    slots: dict[Slot, int] = field(default_factory=dict)
+    steps: list[tuple[int, ...]] = field(default_factory=list)
+    ints: list[int] = field(default_factory=list)
+    floats: list[float] = field(default_factory=list)
+    lanes: list[tuple[int, ...]] = field(default_factory=list)
+    entries: list[tuple[int, ...]] = field(default_factory=list)
+    selections: list[tuple[int, ...]] = field(default_factory=list)
+    comparisons: list[tuple[int, ...]] = field(default_factory=list)
+    features: list[tuple[int, ...]] = field(default_factory=list)
+    """In the order of the layout: (entry or -1, width, block, place among the sparse)."""
+    num_offsets: int = 0
+    num_counts: int = 0
+    num_chosen: int = 0
+    num_tile_rows: int = 0
+    capacities: list[int] = field(default_factory=list)
+    """Of each entry."""
+    _offsets: dict[Slot, int] = field(default_factory=dict)
+    _counts: dict[Selection, int] = field(default_factory=dict)
+    _chosen: dict[Selection, int] = field(default_factory=dict)
+    _pools: dict[tuple[object, ...], int] = field(default_factory=dict)
+    _step_ranges: dict[tuple[Step, ...], int] = field(default_factory=dict)
+
+    def build(self) -> Tables:
+        """Fills all tables."""
+        groups = self.groups
+        for stage in groups.stages:
+            self.sizes.stage(stage)
+        for operand in groups.raw_lists:
+            self._offsets[operand.slot] = self._take_offsets()
+        for selection, operand in zip(groups.selections, groups.selected, strict=True):
+            self._add_selection(selection, operand)
+        for operand in groups.raw_lists:
+            self._add_raw(operand)
+        places = _places(self.layout, self.names, self._widths())
+        for stage in groups.stages:
+            self._add_stage(stage, places)
+        self.selections = [self._selection_row(s, o) for s, o in zip(groups.selections, groups.selected, strict=True)]
+        self.comparisons = [self._comparison_row(comparison) for comparison in groups.comparisons]
+        self.lanes = [self._lane_row(lane, places) for lane in groups.lanes]
+        self._add_features()
+        return self
+
+    # -- slots, pools and steps
+
+    def slot(self, slot: Slot) -> int:
+        """The place of a slot among the pointers."""
+        return self.slots.setdefault(slot, len(self.slots))
+
+    def _pool(self, kind: str, values: tuple[int, ...] | tuple[float, ...], pool: list[int] | list[float]) -> int:
+        if (kind, values) not in self._pools:
+            self._pools[(kind, values)] = len(pool)
+            pool.extend(values)  # type: ignore[arg-type]  # the caller pairs them
+        return self._pools[(kind, values)]
+
+    def _range(self, steps: tuple[Step, ...]) -> tuple[int, int]:
+        """First step and one past the last; equal chains share their rows."""
+        if steps not in self._step_ranges:
+            self._step_ranges[steps] = len(self.steps)
+            self.steps += [self._step_row(step) for step in steps]
+        begin = self._step_ranges[steps]
+        return begin, begin + len(steps)
+
+    def _step_row(self, step: Step) -> tuple[int, ...]:
+        words = list(step.parameters)
+        if step.pool_at is not None:
+            ints, floats = step.ints, step.floats
+            words[step.pool_at] = self._pool("i", ints, self.ints) if ints else self._pool("f", floats, self.floats)
+        if step.slot is not None:
+            words[0] = self.slot(step.slot)
+        return padded((CODES[step.name], *words), STEP_WORDS)
+
+    # -- lists
+
+    def _take_offsets(self) -> int:
+        begin = self.num_offsets
+        self.num_offsets += self.sizes.batch_size + 1
+        return begin
+
+    def _add_selection(self, selection: Selection, operand: Operand) -> None:
+        self._counts[selection] = self.num_counts
+        self.num_counts += self.sizes.batch_size
+        if operand.is_list and (selection.mode == "skip" or selection.rate_word is not None):
+            self._chosen[selection] = self.num_chosen
+            self.num_chosen += self.sizes.operand(operand)
+
+    def _operand(self, operand: Operand | None) -> tuple[int, ...]:
+        if operand is None:
+            return padded((0, 0, 0, -1, -1, -1, -1), 8)
+        selection = operand.selection
+        return padded(
+            (
+                self.slot(operand.slot),
+                DTYPE_CODES[operand.dtype],
+                int(operand.is_list),
+                self._offsets.get(operand.slot, -1),
+                -1 if selection is None else self._counts[selection],
+                -1 if selection is None else self._chosen.get(selection, -1),
+                -1 if operand.weights is None else self.slot(operand.weights),
+            ),
+            8,
+        )
+
+    def _add_raw(self, operand: Operand) -> None:
+        """An entry that only finds a column's offsets."""
+        limit, capacity = 2**31 - 1, self.sizes.operand(operand)
+        words = (limit, 0, 0, limit, -1, -1, self._offsets[operand.slot], -1, 0, 1, 0, 0, 0, 0, 0, 0, -1, capacity)
+        self.entries.append(padded((*self._operand(operand), *self._operand(None), *words), 40))
+        self.capacities.append(capacity)
+
+    def _add_stage(self, stage: Stage, places: Mapping[int, Place]) -> None:
+        """The entry of a stage."""
+        capacity = self.sizes.stage(stage)
+        destination, structure = stage.destination, stage.structure
+        sources = (*self._operand(stage.operand), *self._operand(structure.other))
+        offsets, tile_rows, num_tiles = -1, -1, 0
+        if not stage.keeps_positions or destination.slot is not None:
+            offsets = self._take_offsets()
+            if destination.slot is not None:
+                self._offsets[destination.slot] = offsets
+        if not stage.keeps_positions:
+            tile_rows, num_tiles = self.num_tile_rows, capacity // self.groups.tiles.value + 2
+            self.num_tile_rows += num_tiles
+        slot = -1 if destination.slot is None else self.slot(destination.slot)
+        weights = -1
+        if destination.slot is not None and stage.weighted:
+            weights = self.slot(Slot(f"{destination.slot.name}/weights", destination.slot.node))
+        words = (
+            stage.limit_before,
+            STRUCTURES.index(structure.kind),
+            structure.parameter,
+            stage.limit_after,
+            places[destination.index].lengths_row if destination.slot is None else -1,
+            slot,
+            offsets,
+            tile_rows,
+            num_tiles,
+            int(stage.keeps_positions),
+            *self._range(stage.pre),
+            *self._range(stage.post),
+            _kind(destination),
+            destination.index if destination.slot is None else slot,
+            weights,
+            capacity,
+        )
+        self.entries.append(padded((*sources, *words), 40))
+        self.capacities.append(capacity)
+
+    def _selection_row(self, selection: Selection, operand: Operand) -> tuple[int, ...]:
+        plain = Operand(slot=operand.slot, dtype=operand.dtype, is_list=operand.is_list, selection=selection)
+        words = (
+            -1 if selection.partner is None else self.slot(selection.partner),
+            MODES.index(selection.mode),
+            selection.limit,
+            -1 if selection.rate_word is None else selection.rate_word,
+            selection.salt,
+        )
+        return padded((*self._operand(plain), *words), 16)
+
+    def _comparison_row(self, comparison: Comparison) -> tuple[int, ...]:
+        assert comparison.destination.slot is not None
+        given = (comparison.first, comparison.second, comparison.first_scores, comparison.second_scores)
+        operands = [word for operand in given for word in self._operand(operand)]
+        return padded((*operands, COMPARISONS.index(comparison.stem), self.slot(comparison.destination.slot)), 40)
+
+    # -- lanes and features
+
+    def _widths(self) -> dict[int, int]:
+        """Ids a row of the sparse features that are lanes, by place among the sparse ones."""
+        return {
+            lane.destination.index: lane.destination.width
+            for lane in self.groups.lanes
+            if lane.destination.kind == "ids"
+        }
+
+    def _lane_row(self, lane: Lane, places: Mapping[int, Place]) -> tuple[int, ...]:
+        destination = lane.destination
+        base, per_row, stride, dynamic, lengths, width = destination.index, 0, 1, -1, -1, 1
+        if destination.kind == "ids":
+            place = places[destination.index]
+            width, stride = destination.width, destination.width
+            base = destination.position
+            if place.ids_per_row_before is None:
+                dynamic = destination.index
+            else:
+                base, per_row = base + place.base, place.ids_per_row_before
+            if destination.position == 0 and self.layout.write_lengths:
+                lengths = place.lengths_row
+        elif destination.slot is not None:
+            base = self.slot(destination.slot)
+        head = (self.slot(lane.slot), DTYPE_CODES[lane.dtype], *self._range(lane.steps), _kind(destination))
+        nulls = int(destination.slot is not None)
+        return padded((*head, base, per_row, stride, dynamic, lengths, width, nulls), 16)
+
+    def _add_features(self) -> None:
+        widths, first = self._widths(), len(self.groups.raw_lists)
+        entries = {
+            stage.destination.index: first + number
+            for number, stage in enumerate(self.groups.stages)
+            if stage.destination.slot is None
+        }
+        index_of = {name: index for index, name in enumerate(self.names)}
+        for number, block in enumerate(self.layout.blocks):
+            for name in block.features:
+                index = index_of[name]
+                self.features.append((entries.get(index, -1), widths.get(index, 0), number, index))
+
+
+def padded(words: Iterable[int], size: int) -> tuple[int, ...]:
+    """A row of a table: the words, then zeros."""
+    row = tuple(words)
+    assert len(row) <= size, row
+    return (*row, *([0] * (size - len(row))))
+
+
+def _kind(destination: Destination) -> int:
+    return SCRATCH_KINDS[destination.dtype] if destination.slot is not None else KINDS[destination.kind]
+
+
+def _places(layout: OutputLayout, names: tuple[str, ...], widths: Mapping[int, int]) -> dict[int, Place]:
+    """Each sparse feature's place, by its index among the sparse ones."""
+    index_of = {name: index for index, name in enumerate(names)}
+    places: dict[int, Place] = {}
+    for number, block in enumerate(layout.blocks):
+        before: int | None = 0
+        for row, name in enumerate(block.features, start=block.lengths_row):
+            index = index_of[name]
+            places[index] = Place(block=number, lengths_row=row, base=block.base, ids_per_row_before=before)
+            width = widths.get(index)
+            before = None if before is None or width is None else before + width
+    return places

@@ -1,0 +1,308 @@
+"""Second pass over lists: every element of every result, one read, a whole chain in registers, one write.
+
+Program p takes tiles p, p + programs, ... of all stages' results; the tiles were numbered on the device, so the
+work is balanced whatever the lists' lengths, and no element is counted on the host.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from rap_trainer.fusion.lists import limited, operand_length, source_index
+from rap_trainer.fusion.ops.apply import apply_step
+from rap_trainer.fusion.ops.elements import load_element
+from rap_trainer.fusion.ops.sigrid_hash import hash_128_to_64
+from rap_trainer.fusion.ops.step import STEP_WORDS
+from rap_trainer.fusion.ops.codes import holds
+from rap_trainer.fusion.words import (
+    CARTESIAN,
+    FILL_ROWS,
+    KIND_FLOAT32,
+    KIND_IDS,
+    KIND_INT64,
+    LIST_BEFORE,
+    LIST_CAPACITY,
+    LIST_KEEPS,
+    LIST_KIND,
+    LIST_OFFSETS,
+    LIST_OPERAND,
+    LIST_OTHER,
+    LIST_PARAMETER,
+    LIST_POST,
+    LIST_PRE,
+    LIST_STRUCTURE,
+    LIST_TARGET,
+    LIST_TILE_ROWS,
+    LIST_WEIGHTS,
+    LIST_WORDS,
+    NGRAM,
+    ONEHOT_LIST,
+    OPERAND_DTYPE,
+    OPERAND_SLOT,
+    OPERAND_WEIGHTS,
+    WINDOWS,
+)
+
+STEP_SIZE = tl.constexpr(STEP_WORDS)
+
+
+@triton.jit(do_not_specialize=["first", "num_stages", "num_slots", "num_rows", "num_ids"])
+def values_kernel(
+    entries,
+    totals,
+    first,
+    num_stages,
+    tiles,
+    steps,
+    ints,
+    floats,
+    pointers,
+    num_slots,
+    counts,
+    offsets,
+    chosen,
+    tile_rows,
+    bases,
+    ids,
+    weights,
+    counters,
+    num_rows,
+    num_ids,
+    OPS: tl.constexpr,
+    STRUCTURES: tl.constexpr,
+    GENERAL: tl.constexpr,
+    WEIGHTED: tl.constexpr,
+    FLOAT: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    """Stages are entries [first, first + num_stages). GENERAL: some stage does not keep positions."""
+    num_tiles = tl.load(tiles + num_stages)
+    tile = tl.program_id(0).to(tl.int64)
+    while tile < num_tiles:
+        low = 0
+        high = num_stages
+        while high - low > 1:
+            middle = (low + high) // 2
+            if tl.load(tiles + middle) <= tile:
+                low = middle
+            else:
+                high = middle
+        index = first + low
+        entry = entries + index * LIST_WORDS
+        place = (tile - tl.load(tiles + low)).to(tl.int32)
+        total = tl.minimum(tl.load(totals + index), tl.load(entry + LIST_CAPACITY)).to(tl.int32)
+        element = place * TILE + tl.arange(0, TILE)
+        mask = element < total
+        row = tl.zeros([TILE], tl.int32)
+        position = tl.zeros([TILE], tl.int32)
+        source_position = tl.zeros([TILE], tl.int32)
+        window = tl.full([TILE], 1, tl.int32)
+        other_position = tl.zeros([TILE], tl.int32)
+        source = element.to(tl.int64)
+        if GENERAL:
+            if tl.load(entry + LIST_KEEPS) == 0:
+                row = rows_of_tile(entry, element, place, total, offsets, tile_rows, num_rows, TILE)
+                begins = tl.load(offsets + tl.load(entry + LIST_OFFSETS) + row, mask=mask, other=0)
+                position = element - begins
+                source_position, window, other_position = positions(
+                    entry, row, position, mask, pointers, num_slots, counts, STRUCTURES
+                )
+                source = source_index(entry + LIST_OPERAND, row, source_position, mask, offsets, chosen)
+        i, f, null, weight = load_operand(
+            entry + LIST_OPERAND, row, source, mask, pointers, num_slots, counts, STRUCTURES, entry, WEIGHTED, FLOAT
+        )
+        step = tl.load(entry + LIST_PRE)
+        end = tl.load(entry + LIST_PRE + 1)
+        while step < end:
+            at = steps + step * STEP_SIZE
+            i, f, null = apply_step(
+                i, f, null, source_position, row, mask, at, ints, floats, pointers, num_slots, counters, OPS
+            )
+            step += 1
+        if holds(STRUCTURES, CARTESIAN):
+            if tl.load(entry + LIST_STRUCTURE) == CARTESIAN:
+                other = entry + LIST_OTHER
+                where_other = source_index(other, row, other_position, mask, offsets, chosen)
+                i2, _, _, weight2 = load_operand(
+                    other, row, where_other, mask, pointers, num_slots, counts, 0, entry, WEIGHTED, FLOAT
+                )
+                i = hash_128_to_64(i, i2)
+                weight *= weight2
+        if holds(STRUCTURES, WINDOWS):
+            if tl.load(entry + LIST_STRUCTURE) == WINDOWS:
+                k = 1
+                size = tl.load(entry + LIST_PARAMETER)
+                while k < size:
+                    more = mask & (k < window)
+                    where_next = source_index(
+                        entry + LIST_OPERAND, row, source_position + k, more, offsets, chosen
+                    )
+                    i2, f2, null2, weight2 = load_operand(
+                        entry + LIST_OPERAND,
+                        row,
+                        where_next,
+                        more,
+                        pointers,
+                        num_slots,
+                        counts,
+                        STRUCTURES,
+                        entry,
+                        WEIGHTED,
+                        FLOAT,
+                    )
+                    step = tl.load(entry + LIST_PRE)
+                    while step < end:
+                        at = steps + step * STEP_SIZE
+                        i2, f2, null2 = apply_step(
+                            i2,
+                            f2,
+                            null2,
+                            source_position + k,
+                            row,
+                            mask & (row < 0),
+                            at,
+                            ints,
+                            floats,
+                            pointers,
+                            num_slots,
+                            counters,
+                            OPS,
+                        )
+                        step += 1
+                    i = tl.where(more, hash_128_to_64(i, i2), i)
+                    weight = tl.where(more, weight * weight2, weight)
+                    k += 1
+        step = tl.load(entry + LIST_POST)
+        end = tl.load(entry + LIST_POST + 1)
+        while step < end:
+            at = steps + step * STEP_SIZE
+            i, f, null = apply_step(
+                i, f, null, position, row, mask, at, ints, floats, pointers, num_slots, counters, OPS
+            )
+            step += 1
+        store_elements(entry, i, f, weight, element, mask, pointers, bases, ids, weights, num_ids, WEIGHTED)
+        tile += tl.num_programs(0)
+
+
+@triton.jit
+def rows_of_tile(entry, element, place, total, offsets, tile_rows, num_rows, TILE: tl.constexpr):
+    """int32 [TILE]: the row of each element, by bisection between the rows of this tile's and the next one's start."""
+    begins = tl.load(entry + LIST_OFFSETS)
+    starts = tile_rows + tl.load(entry + LIST_TILE_ROWS) + place
+    bottom = tl.load(starts)
+    top = num_rows - 1
+    if (place + 1) * TILE < total:
+        top = tl.load(starts + 1)
+    low = tl.zeros([TILE], tl.int32) + bottom
+    high = tl.zeros([TILE], tl.int32) + top
+    span = top - bottom
+    while span > 0:
+        middle = (low + high + 1) // 2
+        begin = tl.load(offsets + begins + middle)
+        low = tl.where(begin <= element, middle, low)
+        high = tl.where(begin <= element, high, middle - 1)
+        span = span // 2
+    return low
+
+
+@triton.jit
+def positions(entry, row, position, mask, pointers, num_slots, counts, STRUCTURES: tl.constexpr):
+    """Where a result's element comes from: (position in the source list, window, position in the other list)."""
+    source = position
+    window = tl.full(position.shape, 1, tl.int32)
+    other = tl.zeros(position.shape, tl.int32)
+    structure = tl.load(entry + LIST_STRUCTURE)
+    parameter = tl.load(entry + LIST_PARAMETER)
+    if holds(STRUCTURES, NGRAM):
+        if structure == NGRAM:
+            window = _window(entry, row, mask, parameter, pointers, num_slots, counts)
+            source = position // window + position % window
+    if holds(STRUCTURES, WINDOWS):
+        if structure == WINDOWS:
+            window = _window(entry, row, mask, parameter, pointers, num_slots, counts)
+    if holds(STRUCTURES, ONEHOT_LIST):
+        if structure == ONEHOT_LIST:
+            source = position // parameter.to(tl.int32)
+    if holds(STRUCTURES, CARTESIAN):
+        if structure == CARTESIAN:
+            length = operand_length(entry + LIST_OTHER, row, mask, pointers, num_slots, counts)
+            length = tl.maximum(length, 1)
+            source = position // length
+            other = position % length
+    return source, window, other
+
+
+@triton.jit
+def _window(entry, row, mask, parameter, pointers, num_slots, counts):
+    length = operand_length(entry + LIST_OPERAND, row, mask, pointers, num_slots, counts)
+    length = limited(length, tl.load(entry + LIST_BEFORE))
+    return tl.maximum(limited(length, parameter), 1)
+
+
+@triton.jit
+def load_operand(
+    operand,
+    row,
+    index,
+    mask,
+    pointers,
+    num_slots,
+    counts,
+    STRUCTURES: tl.constexpr,
+    entry,
+    WEIGHTED: tl.constexpr,
+    FLOAT: tl.constexpr,
+):
+    """(i, f, null, weight) of elements of an operand; a null row that is about to be filled has no element to read."""
+    slot = tl.load(operand + OPERAND_SLOT)
+    null = index < 0
+    exists = mask
+    if holds(STRUCTURES, FILL_ROWS):
+        if tl.load(entry + LIST_STRUCTURE) == FILL_ROWS:
+            null = operand_length(operand, row, mask, pointers, num_slots, counts) < 0
+            exists = mask & (null == 0)
+    i, f = load_element(tl.load(pointers + slot), tl.load(operand + OPERAND_DTYPE), index, exists, FLOAT)
+    nulls = tl.load(pointers + num_slots + slot)
+    if nulls != 0:
+        flag = tl.load(nulls.to(tl.pointer_type(tl.int8)) + index, mask=exists, other=0)
+        null = null | (flag != 0)
+    weight = tl.full(index.shape, 1.0, tl.float32)
+    if WEIGHTED:
+        slot = tl.load(operand + OPERAND_WEIGHTS)
+        if slot >= 0:
+            address = tl.load(pointers + slot).to(tl.pointer_type(tl.float32))
+            weight = tl.load(address + index, mask=exists, other=1.0)
+            nulls = tl.load(pointers + num_slots + slot)
+            if nulls != 0:
+                flag = tl.load(nulls.to(tl.pointer_type(tl.int8)) + index, mask=exists, other=0)
+                weight = tl.where(flag != 0, 1.0, weight)
+    return i, f, null, weight
+
+
+@triton.jit
+def store_elements(
+    entry, i, f, weight, element, mask, pointers, bases, ids, weights, num_ids, WEIGHTED: tl.constexpr
+):
+    """Writes a tile of a result: into the outputs, or into scratch."""
+    kind = tl.load(entry + LIST_KIND)
+    target = tl.load(entry + LIST_TARGET)
+    if kind == KIND_IDS:
+        at = tl.load(bases + target) + element
+        there = mask & (at < num_ids)
+        tl.store(ids + at, i.to(ids.dtype.element_ty), mask=there)
+        if WEIGHTED:
+            tl.store(weights + at, weight, mask=there)
+    else:
+        address = tl.load(pointers + target)
+        if kind == KIND_INT64:
+            tl.store(address.to(tl.pointer_type(tl.int64)) + element, i, mask=mask)
+        elif kind == KIND_FLOAT32:
+            tl.store(address.to(tl.pointer_type(tl.float32)) + element, f.to(tl.float32), mask=mask)
+        else:
+            tl.store(address.to(tl.pointer_type(tl.float64)) + element, f.to(tl.float64), mask=mask)
+        if WEIGHTED:
+            slot = tl.load(entry + LIST_WEIGHTS)
+            if slot >= 0:
+                into = tl.load(pointers + slot).to(tl.pointer_type(tl.float32))
+                tl.store(into + element, weight, mask=mask)

@@ -1,0 +1,93 @@
+"""Layout of the device tables: which int64 word of a row says what. Written by `tables`, read by the kernels."""
+
+from __future__ import annotations
+
+import triton.language as tl
+
+# One row for each lane.
+LANE_WORDS = tl.constexpr(16)
+LANE_SLOT = tl.constexpr(0)
+LANE_DTYPE = tl.constexpr(1)
+LANE_STEPS = tl.constexpr(2)  # first, then one past the last
+LANE_KIND = tl.constexpr(4)
+LANE_BASE = tl.constexpr(5)  # elements before row 0
+LANE_BASE_PER_ROW = tl.constexpr(6)  # the same, times the rows of the batch
+LANE_STRIDE = tl.constexpr(7)
+LANE_DYNAMIC = tl.constexpr(8)  # place among the device's bases, or -1
+LANE_LENGTHS = tl.constexpr(9)  # row of the lengths to write, or -1
+LANE_WIDTH = tl.constexpr(10)
+LANE_NULLS = tl.constexpr(11)  # whether a null can reach the end
+
+KIND_DENSE = tl.constexpr(0)
+KIND_LABEL = tl.constexpr(1)
+KIND_IDS = tl.constexpr(2)
+KIND_INT64 = tl.constexpr(3)  # scratch
+KIND_FLOAT32 = tl.constexpr(4)
+KIND_FLOAT64 = tl.constexpr(5)
+
+# An operand: eight words, wherever one is described.
+OPERAND_SLOT = tl.constexpr(0)
+OPERAND_DTYPE = tl.constexpr(1)
+OPERAND_IS_LIST = tl.constexpr(2)
+OPERAND_OFFSETS = tl.constexpr(3)  # where its offsets begin, or -1 where nobody needs them
+OPERAND_COUNTS = tl.constexpr(4)  # where its selection's counts begin, or -1
+OPERAND_CHOSEN = tl.constexpr(5)  # where its selection's positions begin, or -1 if they are 0, 1, 2, ...
+OPERAND_WEIGHTS = tl.constexpr(6)  # slot of the weights, or -1
+OPERAND_WORDS = tl.constexpr(8)
+
+# One row for each list whose lengths are scanned: a stage, or a raw list whose offsets are needed.
+LIST_WORDS = tl.constexpr(40)
+LIST_OPERAND = tl.constexpr(0)
+LIST_OTHER = tl.constexpr(8)
+LIST_BEFORE = tl.constexpr(16)  # limit
+LIST_STRUCTURE = tl.constexpr(17)
+LIST_PARAMETER = tl.constexpr(18)
+LIST_AFTER = tl.constexpr(19)  # limit
+LIST_LENGTHS = tl.constexpr(20)  # row of the output lengths, or -1
+LIST_SLOT = tl.constexpr(21)  # scratch slot that receives lengths, or -1
+LIST_OFFSETS = tl.constexpr(22)  # where to write offsets, or -1
+LIST_TILE_ROWS = tl.constexpr(23)  # where to write the row of each tile's first element, or -1
+LIST_NUM_TILES = tl.constexpr(24)  # room there
+LIST_KEEPS = tl.constexpr(25)  # element e comes from element e
+LIST_PRE = tl.constexpr(26)  # first step, one past the last
+LIST_POST = tl.constexpr(28)
+LIST_KIND = tl.constexpr(30)
+LIST_TARGET = tl.constexpr(31)  # ids: the sparse feature; scratch: the slot
+LIST_WEIGHTS = tl.constexpr(32)  # scratch slot of the weights, or -1
+LIST_CAPACITY = tl.constexpr(33)  # elements the destination holds
+
+SAME = tl.constexpr(0)
+NGRAM = tl.constexpr(1)
+WINDOWS = tl.constexpr(2)
+ONEHOT_LIST = tl.constexpr(3)
+CARTESIAN = tl.constexpr(4)
+FILL_ROWS = tl.constexpr(5)
+NULL_ROWS = tl.constexpr(6)
+STRUCTURES = ("same", "ngram", "windows", "onehot", "cartesian", "fill_rows", "null_rows")
+
+# One row for each selection.
+SELECTION_WORDS = tl.constexpr(16)
+SELECTION_OPERAND = tl.constexpr(0)  # counts and positions are where this operand's consumers look
+SELECTION_PARTNER = tl.constexpr(8)  # slot, or -1
+SELECTION_MODE = tl.constexpr(9)
+SELECTION_LIMIT = tl.constexpr(10)
+SELECTION_RATE = tl.constexpr(11)  # or -1: no sample
+SELECTION_SALT = tl.constexpr(12)
+MODES = ("none", "propagate", "skip")
+PROPAGATE = tl.constexpr(1)
+SKIP = tl.constexpr(2)
+
+# One row for each comparison: first, second, scores of the first, of the second.
+COMPARISON_WORDS = tl.constexpr(40)
+COMPARISON_STEM = tl.constexpr(32)
+COMPARISON_SLOT = tl.constexpr(33)
+COMPARISONS = (
+    "has_id_overlap",
+    "id_overlap_count",
+    "get_max_count",
+    "jaccard",
+    "cosine",
+    "score_sum",
+    "score_min",
+    "score_max",
+)
