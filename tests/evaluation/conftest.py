@@ -1,0 +1,16 @@
+"""Small tensors on one thread: with more, OpenMP's barriers on a busy machine made these tests 25 times slower."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
