@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.openmetrics import exposition as openmetrics_exposition
+from prometheus_client.openmetrics import parser as openmetrics_parser
 from prometheus_client.parser import text_string_to_metric_families
 from rap_contract import metrics
 from rap_contract.metrics import Kind, Metric
@@ -58,6 +60,18 @@ def test_every_declared_metric_is_exposed_under_exactly_its_name(store: MetricSt
         suffixes = ("_bucket", "_count", "_sum") if metric.kind is Kind.HISTOGRAM else ("",)
         allowed |= {f"{metric.name}{suffix}" for suffix in suffixes}
     assert {name for name, _ in samples(store)} == allowed
+
+
+def test_the_newer_text_format_holds_the_same(store: MetricStore) -> None:
+    store.inc(LABELLED, 3, reason="json")
+    store.observe(HISTOGRAM, 2.0)
+    store.set(GAUGE, 7)
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(store)
+    text = openmetrics_exposition.generate_latest(registry).decode()  # type: ignore[no-untyped-call]  # theirs
+    families = openmetrics_parser.text_string_to_metric_families(text)  # type: ignore[no-untyped-call]  # theirs
+    values = {(s.name, tuple(sorted(s.labels.items()))): s.value for family in families for s in family.samples}
+    assert values == samples(store)
 
 
 def test_counters_add_up_by_label(store: MetricStore) -> None:

@@ -124,12 +124,16 @@ class Tty(io.StringIO):
 
 def test_a_terminal_gets_the_panel_and_a_pipe_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
     assert isinstance(terminal(Tty()), Panel)
     assert isinstance(terminal(io.StringIO()), Plain)
     assert isinstance(terminal(Tty(), "plain"), Plain)
     assert isinstance(terminal(Tty(), "json"), JsonLines)
     monkeypatch.setenv("TERM", "dumb")
     assert isinstance(terminal(Tty()), Plain)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "79")
+    assert isinstance(terminal(Tty()), Plain), "too narrow"
 
 
 def test_a_stream_that_knows_only_ascii_does_not_stop_training() -> None:
