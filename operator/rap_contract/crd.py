@@ -39,10 +39,13 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "model": (("has(self.dlrm) != has(self.factory)", "exactly one of dlrm and factory"),),
     "trainer": (
         (
-            "self.gpusPerNode == 0 || self.processesPerNode == 1",
+            "!has(self.gpusPerNode) || self.gpusPerNode == 0 || !has(self.processesPerNode) || self.processesPerNode == 1",
             "processesPerNode is only for trainers without GPUs: a GPU has one rank",
         ),
-        ("self.runtime != 'captured' || self.gpusPerNode > 0", "runtime captured needs GPUs: use auto or eager"),
+        (
+            "!has(self.runtime) || self.runtime != 'captured' || (has(self.gpusPerNode) && self.gpusPerNode > 0)",
+            "runtime captured needs GPUs: use auto or eager",
+        ),
     ),
     "": (
         (
@@ -68,7 +71,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
         ),
     ),
 }
-"""CEL rules by their place below spec."""
+"""CEL rules by their place below spec. They also judge the default `{}` of a part, before its own defaults."""
 
 COLUMNS: tuple[tuple[str, str, str, str], ...] = (
     ("Phase", "string", ".status.phase", "Where the job stands"),

@@ -65,11 +65,25 @@ def _convert(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> Schema:
     for bound in ("Minimum", "Maximum"):
         if f"exclusive{bound}" in node:
             schema |= {bound.lower(): node[f"exclusive{bound}"], f"exclusive{bound}": True}
+    if schema.get("type") == "integer":
+        schema = _of_integer(schema)
     if "items" in node:
         schema["items"] = _convert(node["items"], definitions)
     if schema.get("type") == "object":
         schema |= _of_object(node, definitions)
     return schema
+
+
+def _of_integer(schema: Schema) -> Schema:
+    """Bounds at the ends of int64 are the format's; as numbers they would be rounded out of it."""
+    kept = dict(schema)
+    if kept.get("minimum", 0) <= -(2**63):
+        del kept["minimum"]
+        kept.pop("exclusiveMinimum", None)
+    if kept.get("maximum", 0) >= 2**63 - 1:
+        del kept["maximum"]
+        kept.pop("exclusiveMaximum", None)
+    return {**kept, "format": "int64"}
 
 
 def _of_object(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> Schema:

@@ -593,3 +593,19 @@ def test_conditions_keep_their_transition_time_until_they_change(world: World) -
     assert after == before
     assert all(c.observed_generation == 2 for c in world.status.conditions)
     assert KEY == (NAMESPACE, NAME)
+
+
+def test_a_cache_that_lags_does_not_make_attempts_overlap(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.cluster.lost_nodes.add("node-1")
+    job = world.cluster.of("Job")[0]
+    world.cluster.delete(JOBS, NAMESPACE, job["metadata"]["name"], {})  # the pods outlive it
+    world.round()
+    monkeypatch.setattr(world.controller.cache, "pods", lambda uid: ())
+    world.settle()
+    world.pass_time(30)
+    assert world.attempt == 2  # written down, as far as the cache knows all are gone
+    assert world.cluster.of("Job") == []  # the server knows better
+    world.cluster.lost_nodes.clear()
+    world.pass_time(5)
+    assert {pod["metadata"]["labels"]["rap.dev/attempt"] for pod in world.pods} == {"2"}
+    assert world.cluster.violations == []

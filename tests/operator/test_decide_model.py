@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from operator_world.world import NAMESPACE, World
 from rap_contract.status import Phase
-from rap_operator.resources import JOBS, PODS
+from rap_operator.resources import JOBS, PODS, RAPJOBS
 
 CODES = st.sampled_from([0, 1, 2, 4, 6, 137, 143])
 OVER = (Phase.COMPLETED, Phase.FAILED)
@@ -39,6 +39,7 @@ class Job(RuleBasedStateMachine):
     def passes(self, lag: int, num: int) -> None:
         for _ in range(num):
             self.world.round(lag=lag)
+            self.holds()
 
     @rule(back=st.integers(1, 30))
     def old_events_come_again(self, back: int) -> None:
@@ -87,6 +88,22 @@ class Job(RuleBasedStateMachine):
         name = self.world.cluster.of("Job")[0]["metadata"]["name"]
         self.world.cluster.delete(JOBS, NAMESPACE, name, {"propagationPolicy": policy})
 
+    @rule(nonce=st.integers(1, 1000))
+    def the_user_wants_a_restart(self, nonce: int) -> None:
+        self.world.cluster.patch(RAPJOBS, NAMESPACE, "clicks", {"spec": {"restartNonce": nonce}})
+        self.world.round()
+        self.holds()
+        self.world.round()
+
+    @precondition(lambda self: self.world.pods)
+    @rule(nonce=st.integers(1, 1000), node=st.sampled_from(["node-0", "node-1"]))
+    def a_restart_meets_a_lost_node(self, nonce: int, node: str) -> None:
+        self.world.cluster.lost_nodes = {node}
+        self.world.cluster.patch(RAPJOBS, NAMESPACE, "clicks", {"spec": {"restartNonce": nonce}})
+        for _ in range(6):
+            self.world.round()
+            self.holds()
+
     @rule(
         spec=st.sampled_from(
             [
@@ -94,7 +111,6 @@ class Job(RuleBasedStateMachine):
                 {"suspend": False},
                 {"trainer": {"nodes": 1}},
                 {"trainer": {"nodes": 2}},
-                {"restartNonce": 1},
                 {"label": "no_such_column"},
                 {"label": "label"},
                 {"checkpoint": {"path": "/elsewhere"}},
@@ -103,8 +119,6 @@ class Job(RuleBasedStateMachine):
         )
     )
     def the_user_edits(self, spec: dict[str, Any]) -> None:
-        from rap_operator.resources import RAPJOBS
-
         self.world.cluster.patch(RAPJOBS, NAMESPACE, "clicks", {"spec": spec})
 
     @invariant()

@@ -12,10 +12,10 @@ from rap_contract.types import ValueType
 
 
 class Firstx(Op):
-    """The first `n` elements of each list, all of a shorter one; weights follow."""
+    """The first `count` elements of each list, all of a shorter one; weights follow."""
 
     stem: ClassVar[str] = "firstx"
-    n: int = Field(ge=0, lt=2**31)
+    n: int = Field(alias="count", ge=0, lt=2**31)
     """How many elements to keep."""
 
     def output(self, value: ValueType, references: Mapping[str, ValueType]) -> ValueType:

@@ -19,7 +19,7 @@ class Ngram(Op):
     """
 
     stem: ClassVar[str] = "ngram"
-    n: int = Field(ge=1, le=64)
+    n: int = Field(alias="size", ge=1, le=64)
     """Length of a window."""
     combine: Literal["concat", "hash"] = "concat"
     """Give the windows' elements, or one hashed id a window (integer lists only)."""

@@ -15,7 +15,7 @@ class PositiveModulus(Op):
     """Floor-mod of each id by `n`: [0, n)."""
 
     stem: ClassVar[str] = "positive_modulus"
-    n: int = Field(ge=1, lt=2**63)
+    n: int = Field(alias="modulus", ge=1, lt=2**63)
     """The divisor; it must fit the column's type."""
 
     def output(self, value: ValueType, references: Mapping[str, ValueType]) -> ValueType:
