@@ -9,9 +9,10 @@ import pyarrow as pa
 import pytest
 from rap_contract.source import EventTime
 from rap_contract.types import ValueType
-from rap_trainer.batch import Column
+from rap_trainer.batch import Column, RawBatch
 from rap_trainer.stream.dead_letters import BadReason
 from rap_trainer.stream.decode import Declared, Decoded, Decoder
+from rap_trainer.stream.rows import Span, batch_of
 from rap_trainer.stream.source import SchemaMismatch
 
 MAX = 2**63 - 1
@@ -30,11 +31,15 @@ def decode(
     return decoder.decode(batch, row_ids=np.arange(batch.num_rows), event_time_s=1.5)
 
 
+def raw_batch(decoded: Decoded) -> RawBatch:
+    return batch_of([Span(decoded.rows, 0, decoded.rows.num_rows)], decoded.rows.num_rows)
+
+
 def column(array: pa.Array, declared: str) -> Column:
     decoded = decode(pa.record_batch({"x": array}), {"x": declared})
     assert decoded.bad == ()
     assert decoded.kept_rows is None
-    return decoded.rows.batch(len(array)).columns["x"]
+    return raw_batch(decoded).columns["x"]
 
 
 def as_lists(column: Column) -> list[Any]:
@@ -209,7 +214,7 @@ def test_ids_past_2_to_63_make_their_rows_bad() -> None:
     decoded = decode(batch, {"scalar": "list<int64>", "list": "list<int64>"})
     assert [(bad.row, bad.reason) for bad in decoded.bad] == [(1, BadReason.OUT_OF_RANGE), (3, BadReason.OUT_OF_RANGE)]
     assert "column scalar is 9223372036854775808" in decoded.bad[0].detail
-    columns = decoded.rows.batch(3).columns
+    columns = raw_batch(decoded).columns
     assert as_lists(columns["scalar"]) == [[1], [None], [5]]
     assert as_lists(columns["list"]) == [[1], [None], []]
 
@@ -217,7 +222,7 @@ def test_ids_past_2_to_63_make_their_rows_bad() -> None:
 def test_a_number_too_large_for_float32_is_bad_and_infinity_is_kept() -> None:
     decoded = decode(pa.record_batch({"x": [1.0, 1e300, float("-inf"), None]}), {"x": "float32"})
     assert [(bad.row, bad.reason) for bad in decoded.bad] == [(1, BadReason.OUT_OF_RANGE)]
-    assert as_lists(decoded.rows.batch(3).columns["x"]) == [1.0, float("-inf"), None]
+    assert as_lists(raw_batch(decoded).columns["x"]) == [1.0, float("-inf"), None]
 
 
 def test_hexadecimal_text_becomes_ids_and_what_is_not_makes_its_row_bad() -> None:
@@ -230,7 +235,7 @@ def test_hexadecimal_text_becomes_ids_and_what_is_not_makes_its_row_bad() -> Non
         6: BadReason.OUT_OF_RANGE,
         7: BadReason.UNPARSEABLE,
     }
-    assert as_lists(decoded.rows.batch(4).columns["hex"]) == [[0x05DB9164], [None], [255], [MAX]]
+    assert as_lists(raw_batch(decoded).columns["hex"]) == [[0x05DB9164], [None], [255], [MAX]]
 
 
 def test_a_hexadecimal_column_declared_int32_is_refused() -> None:

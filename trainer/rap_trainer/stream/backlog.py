@@ -10,7 +10,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from rap_trainer.stream.dead_letters import BadRow
-from rap_trainer.stream.rows import Int64s, Rows
+from rap_trainer.stream.rows import Int64s, Rows, Span
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,9 +129,9 @@ class Backlog:
                 gone.append(Consumed(chunk=chunk, first_row=chunk.first_row, next_row=chunk.row_after(0)))
         return gone
 
-    def take(self, num_rows: int, first: int, last: int) -> tuple[list[Rows], list[Consumed]]:
-        """Removes `num_rows` good rows; gives rows [first, last) of them as views."""
-        mine: list[Rows] = []
+    def take(self, num_rows: int, first: int, last: int) -> tuple[list[Span], list[Consumed]]:
+        """Removes `num_rows` good rows; gives where rows [first, last) of them are."""
+        mine: list[Span] = []
         consumed: list[Consumed] = []
         with self._changed:
             done = 0
@@ -141,7 +141,7 @@ class Backlog:
                 low, high = max(first - done, 0) + start, min(last - done + start, stop)
                 if low < high:
                     assert chunk.rows is not None
-                    mine.append(chunk.rows.slice(low, high))
+                    mine.append(Span(chunk.rows, low, high))
                 before = chunk.first_row if start == 0 else chunk.row_after(start)
                 consumed.append(Consumed(chunk=chunk, first_row=before, next_row=chunk.row_after(stop)))
                 done += stop - start

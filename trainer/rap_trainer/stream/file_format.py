@@ -18,7 +18,7 @@ import pyarrow as pa
 from rap_trainer.stream.dead_letters import BadRow
 from rap_trainer.stream.rows import Int64s
 
-PIECE_BYTES = 16 << 20  # of one decoded piece: large enough for vectorised work, small beside a read-ahead of 128 MiB
+PIECE_BYTES = 32 << 20  # of one decoded piece: large enough for vectorised work, small beside a read-ahead of 128 MiB
 
 
 class FileReason(StrEnum):

@@ -149,18 +149,20 @@ def unit_id(name: str) -> int:
 
 def decode_piece(decoder: Decoder, piece: Piece, *, record: Record, unit_base: int) -> Chunk:
     """The piece decoded, its rows numbered as in the file."""
-    numbers = piece.row_numbers
-    if numbers is None:
-        numbers = np.arange(piece.first_row, piece.first_row + piece.batch.num_rows)
-    decoded = decoder.decode(piece.batch, row_ids=numbers + unit_base, event_time_s=record.modified_s)
-    found = [replace(bad, row=int(numbers[bad.row])) for bad in decoded.bad]
+    if piece.row_numbers is None:
+        first_id = unit_base + piece.first_row
+        row_ids = np.arange(first_id, first_id + piece.batch.num_rows)
+    else:
+        row_ids = piece.row_numbers + unit_base
+    decoded = decoder.decode(piece.batch, row_ids=row_ids, event_time_s=record.modified_s)
+    found = [replace(bad, row=int(row_ids[bad.row]) - unit_base) for bad in decoded.bad]
     return Chunk(
         unit=record.name,
         order=record.order,
         first_row=piece.first_row,
         num_rows=piece.num_rows,
         rows=decoded.rows if decoded.rows.num_rows else None,
-        kept_rows=piece.row_numbers if decoded.kept_rows is None else numbers[decoded.kept_rows],
+        kept_rows=piece.row_numbers if decoded.kept_rows is None else row_ids[decoded.kept_rows] - unit_base,
         bad=tuple(sorted([*piece.bad, *found], key=_row)),
         last=False,
     )

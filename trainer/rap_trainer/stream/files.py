@@ -24,7 +24,7 @@ from rap_trainer.stream.discovery import FINISHED, SETTLE_S, Discovery
 from rap_trainer.stream.error_budget import ErrorBudgetWindow
 from rap_trainer.stream.file_reader import FileReader
 from rap_trainer.stream.open_file import open_file
-from rap_trainer.stream.rows import join
+from rap_trainer.stream.rows import Span, batch_of
 from rap_trainer.stream.source import DataBudgetExceeded, Offer
 
 _TEXT_SETTLE_S = 1.0  # text has no end mark: a file is read once it has stood still so long
@@ -124,14 +124,15 @@ class FileSource:
         self._account(consumed, keep_position=True)
         if not mine:
             rows = next(c.chunk.rows for c in consumed if c.chunk.rows is not None)
-            mine = [rows.slice(0, 0)]
-        return join(mine).batch(num_rows)
+            mine = [Span(rows, 0, 0)]
+        return batch_of(mine, num_rows)
 
     def positions(self) -> Positions:
         """Per file: the next row (FINISHED when there is none), and the file's place in the order.
 
-        The same for all ranks. Files that are announced but not begun are in it, so that a resume keeps
-        their order; finished files that are deleted are not.
+        The same for all ranks of every file that is begun. Files that are announced and wait are in it too, so
+        that a resume keeps their order; of those the first rank knows most. Finished files that are deleted
+        are not in the first rank's.
         """
         waiting = {name: Position(record.first_row, record.order) for name, record in self._reader.catalogued().items()}
         positions = {**waiting, **self._positions}

@@ -27,14 +27,12 @@ class ParquetEvents:
             metadata = pq.read_metadata(path)
             groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
             self._group_rows = [group.num_rows for group in groups]
-            num_bytes = sum(group.total_byte_size for group in groups)
             streamed = max((group.total_byte_size for group in groups), default=0) > _STREAMED_GROUP_BYTES
             self._file = pq.ParquetFile(
                 path, metadata=metadata, pre_buffer=False, buffer_size=_STREAM_BUFFER_BYTES if streamed else 0
             )
             self.schema: pa.Schema = self._file.schema_arrow
-        row_bytes = max(1, num_bytes // max(1, metadata.num_rows))
-        self._piece_rows = min(MAX_PIECE_ROWS, max(MIN_PIECE_ROWS, PIECE_BYTES // row_bytes))
+            self._row_bytes = max((_decoded_row_bytes(group) for group in groups[:8]), default=1.0)
 
     def pieces(self, columns: list[str], first_row: int) -> Iterator[Piece]:
         """The named columns from `first_row` on; row groups before it are not touched."""
@@ -47,7 +45,8 @@ class ParquetEvents:
                 row += rows
         if not groups:
             return
-        batches = self._file.iter_batches(self._piece_rows, row_groups=groups, columns=columns, use_threads=True)
+        piece_rows = min(MAX_PIECE_ROWS, max(MIN_PIECE_ROWS, int(PIECE_BYTES / self._row_bytes)))
+        batches = self._file.iter_batches(piece_rows, row_groups=groups, columns=columns, use_threads=True)
         while True:
             with reading(self._path):
                 batch = next(batches, None)
@@ -61,6 +60,16 @@ class ParquetEvents:
     def close(self) -> None:
         """Closes the file."""
         self._file.close()
+
+
+def _decoded_row_bytes(group: pq.RowGroupMetaData) -> float:
+    """About: values are 8 bytes each, encoded ones take less; text takes what it takes."""
+    columns = [group.column(i) for i in range(group.num_columns)]
+    num_bytes: int = sum(
+        column.total_uncompressed_size if column.physical_type == "BYTE_ARRAY" else 8 * column.num_values
+        for column in columns
+    )
+    return max(1.0, num_bytes / max(1, group.num_rows))
 
 
 def _check_ends(path: Path) -> None:

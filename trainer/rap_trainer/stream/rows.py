@@ -7,7 +7,8 @@ knows where rows come from. Shapes: R rows, N elements of a jagged column.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -30,36 +31,27 @@ class ColumnRows:
     """Where each row's list begins in `values`, and the end; None where every row has one value."""
     is_list: bool = False
     """The declared type is a list."""
+    lengths_R: torch.Tensor | None = field(init=False)
+    """int32; None where every row has one value."""
+
+    def __post_init__(self) -> None:
+        offsets = self.offsets_R1
+        lengths = None if offsets is None else torch.from_numpy(np.diff(offsets).astype(np.int32))
+        object.__setattr__(self, "lengths_R", lengths)
 
     @property
     def num_bytes(self) -> int:
-        total = self.values.nbytes + (0 if self.nulls is None else self.nulls.nbytes)
-        return total + (0 if self.offsets_R1 is None else self.offsets_R1.nbytes)
+        held = (self.values, self.nulls, self.lengths_R, self.offsets_R1)
+        return sum(each.nbytes for each in held if each is not None)
 
-    def slice(self, start: int, stop: int) -> ColumnRows:
-        """Rows [start, stop) as a view."""
-        offsets = self.offsets_R1
-        if offsets is None:
-            first, last = start, stop
-        else:
-            offsets = offsets[start : stop + 1]
-            first, last = int(offsets[0]), int(offsets[-1])
-            offsets = offsets - first if first else offsets
-        return ColumnRows(
-            values=self.values[first:last],
-            nulls=None if self.nulls is None else self.nulls[first:last],
-            offsets_R1=offsets,
-            is_list=self.is_list,
-        )
-
-    def column(self, ones_R: torch.Tensor) -> Column:
-        """As a batch column; `ones_R` (int32) serves as the lengths of lists of length 1."""
-        lengths = None
-        if self.is_list:
-            lengths = ones_R
-            if self.offsets_R1 is not None:
-                lengths = torch.from_numpy(np.diff(self.offsets_R1).astype(np.int32))
-        return Column(values_N=self.values, nulls_N=self.nulls, lengths_B=lengths)
+    def column(self, start: int, stop: int, ones_R: torch.Tensor) -> Column:
+        """Rows [start, stop) as views; `ones_R` (int32 [stop - start]) serves as the lengths of lists of length 1."""
+        first, last, lengths = start, stop, ones_R if self.is_list else None
+        if self.offsets_R1 is not None and self.lengths_R is not None:
+            first, last = int(self.offsets_R1[start]), int(self.offsets_R1[stop])
+            lengths = self.lengths_R[start:stop]
+        nulls = None if self.nulls is None else self.nulls[first:last]
+        return Column(values_N=self.values[first:last], nulls_N=nulls, lengths_B=lengths)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,55 +73,50 @@ class Rows:
         own = self.row_ids_R.nbytes + self.event_times_s_R.nbytes
         return own + sum(column.num_bytes for column in self.columns.values())
 
-    def slice(self, start: int, stop: int) -> Rows:
-        """Rows [start, stop) as views."""
-        if start == 0 and stop == self.num_rows:
-            return self
-        return Rows(
-            columns={name: column.slice(start, stop) for name, column in self.columns.items()},
-            row_ids_R=self.row_ids_R[start:stop],
-            event_times_s_R=self.event_times_s_R[start:stop],
-        )
 
-    def batch(self, global_rows: int) -> RawBatch:
-        """As this rank's part of a step of `global_rows` rows."""
-        ones_R = torch.ones(self.num_rows, dtype=torch.int32)
-        return RawBatch(
-            columns={name: column.column(ones_R) for name, column in self.columns.items()},
-            row_ids_B=self.row_ids_R,
-            event_times_s_B=self.event_times_s_R,
-            num_rows=self.num_rows,
-            global_rows=global_rows,
-        )
+class Span(NamedTuple):
+    """Rows [start, stop) of a piece."""
+
+    rows: Rows
+    start: int
+    stop: int
 
 
-def join(pieces: Sequence[Rows]) -> Rows:
-    """All rows of `pieces` (at least one, with the same columns) in order; one piece is returned as it is."""
-    if len(pieces) == 1:
-        return pieces[0]
-    return Rows(
-        columns={name: _join_column([piece.columns[name] for piece in pieces]) for name in pieces[0].columns},
-        row_ids_R=torch.cat([piece.row_ids_R for piece in pieces]),
-        event_times_s_R=torch.cat([piece.event_times_s_R for piece in pieces]),
+def batch_of(spans: Sequence[Span], global_rows: int) -> RawBatch:
+    """The rows of all spans (at least one, with the same columns) in order, as a rank's part of `global_rows` rows.
+
+    One span is not copied.
+    """
+    ones = [torch.ones(span.stop - span.start, dtype=torch.int32) for span in spans]
+    parts = list(zip(spans, ones, strict=True))
+    columns = {
+        name: _joined([rows.columns[name].column(start, stop, ones_R) for (rows, start, stop), ones_R in parts])
+        for name in spans[0].rows.columns
+    }
+    return RawBatch(
+        columns=columns,
+        row_ids_B=_cat([rows.row_ids_R[start:stop] for rows, start, stop in spans]),
+        event_times_s_B=_cat([rows.event_times_s_R[start:stop] for rows, start, stop in spans]),
+        num_rows=sum(stop - start for _, start, stop in spans),
+        global_rows=global_rows,
     )
 
 
-def _join_column(parts: Sequence[ColumnRows]) -> ColumnRows:
+def _joined(parts: Sequence[Column]) -> Column:
+    if len(parts) == 1:
+        return parts[0]
     nulls = None
-    if any(part.nulls is not None for part in parts):
+    if any(part.nulls_N is not None for part in parts):
         nulls = torch.cat(
-            [torch.zeros(len(part.values), dtype=torch.bool) if part.nulls is None else part.nulls for part in parts]
+            [torch.zeros(len(p.values_N), dtype=torch.bool) if p.nulls_N is None else p.nulls_N for p in parts]
         )
-    offsets = None
-    if any(part.offsets_R1 is not None for part in parts):
-        lengths = [
-            np.ones(len(part.values), np.int64) if part.offsets_R1 is None else np.diff(part.offsets_R1)
-            for part in parts
-        ]
-        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.concatenate(lengths))])
-    return ColumnRows(
-        values=torch.cat([part.values for part in parts]),
-        nulls=nulls,
-        offsets_R1=offsets,
-        is_list=parts[0].is_list,
+    lengths = [part.lengths_B for part in parts if part.lengths_B is not None]
+    return Column(
+        values_N=torch.cat([part.values_N for part in parts]),
+        nulls_N=nulls,
+        lengths_B=torch.cat(lengths) if lengths else None,
     )
+
+
+def _cat(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts))

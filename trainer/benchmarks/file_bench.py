@@ -1,0 +1,127 @@
+"""Parquet to tensors beside bare pyarrow reading of the same columns. Prints JSON lines.
+
+`python trainer/benchmarks/file_bench.py [--rows N] [--repeats R]`. All sides run in one process, in
+turn, over the same files from the page cache; the share is that of the medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from rap_contract.job import RAPJobSpec
+from rap_trainer.produce.directory import Directory, write_directory
+from rap_trainer.produce.options import Produce
+from rap_trainer.stream.files import FileSource
+from rap_trainer.stream.parquet_file import MAX_PIECE_ROWS
+
+COLUMNS = ["label", *(f"int_{i}" for i in range(13)), *(f"cat_{i}" for i in range(26))]
+BATCH_ROWS = 4096
+
+
+def main() -> None:
+    """Runs every case."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=2_000_000)
+    parser.add_argument("--repeats", type=int, default=5)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        for name, produce, integer in _cases(options.rows):
+            path = Path(folder) / name
+            directory = Directory(path=path, rows_per_file=options.rows // 4)
+            write_directory(produce, directory)
+            _compare(name, path, _job(path, integer), options.repeats)
+
+
+def _cases(rows: int) -> list[tuple[str, Produce, str]]:
+    return [
+        ("criteo", Produce(rows=rows), "float32"),
+        ("criteo, declared as written", Produce(rows=rows), "int32"),
+        ("lists of 5", Produce(rows=rows // 4, mean_length=5.0), "float32"),
+    ]
+
+
+def _job(path: Path, integer: str) -> RAPJobSpec:
+    return RAPJobSpec.model_validate(
+        {
+            "source": {"files": {"path": str(path)}},
+            "columns": {"label": "int32", "int_{0..12}": integer, "cat_{0..25}": "list<int64>"},
+            "label": "label",
+            "features": [{"columns": ["int_{0..12}"], "ops": [{"fillNull": {"value": 0}}]}],
+            "model": {"dlrm": {"bottom": [8], "top": [1]}},
+            "trainer": {"batchSizePerGpu": BATCH_ROWS},
+            "checkpoint": {"path": str(path / "unused")},
+        }
+    )
+
+
+def _compare(name: str, path: Path, job: RAPJobSpec, repeats: int) -> None:
+    sides: dict[str, Callable[[], int]] = {
+        "pyarrow iter_batches": lambda: _iter_batches(path),
+        "pyarrow read_table": lambda: _read_table(path),
+        "rap FileSource": lambda: _source(job),
+    }
+    seconds: dict[str, list[float]] = {side: [] for side in sides}
+    rows = 0
+    for repeat in range(repeats + 1):
+        for side, read in sides.items():
+            begin_s = time.perf_counter()
+            rows = read()
+            if repeat:  # the first fills the page cache
+                seconds[side].append(time.perf_counter() - begin_s)
+    medians = {side: statistics.median(values) for side, values in seconds.items()}
+    bare_s = medians["pyarrow iter_batches"]
+    for side, median_s in medians.items():
+        line = {
+            "benchmark": "file_source",
+            "case": name,
+            "side": side,
+            "rows": rows,
+            "rows_per_s": round(rows / median_s),
+            "share_of_iter_batches": round(bare_s / median_s, 3),
+            "spread_s": [round(min(seconds[side]), 3), round(max(seconds[side]), 3)],
+            "threads": pa.cpu_count(),
+        }
+        print(json.dumps(line), flush=True)
+
+
+def _iter_batches(path: Path) -> int:
+    rows = 0
+    for file in sorted(path.glob("*.parquet")):
+        with pq.ParquetFile(file) as parquet:
+            for batch in parquet.iter_batches(MAX_PIECE_ROWS, columns=COLUMNS):
+                rows += batch.num_rows
+    return rows
+
+
+def _read_table(path: Path) -> int:
+    return sum(pq.read_table(file, columns=COLUMNS).num_rows for file in sorted(path.glob("*.parquet")))
+
+
+def _source(job: RAPJobSpec) -> int:
+    source = FileSource(job)
+    rows = 0
+    try:
+        while True:
+            offer = source.offer()
+            shares = source.shares([offer], flush=offer.ended)
+            if shares is not None:
+                rows += source.take(shares).num_rows
+            elif offer.ended:
+                return rows
+            else:
+                time.sleep(0.0002)
+    finally:
+        source.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
