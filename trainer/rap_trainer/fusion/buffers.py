@@ -31,6 +31,8 @@ class Outputs:
     """float32, if any feature has weights."""
     lengths_FB: torch.Tensor
     """int32, flat; row r begins at r * rows of the batch."""
+    present_BF: torch.Tensor | None
+    """int8, in a padded layout: 1 where the row has an id of the feature at that place."""
     block_totals_P: torch.Tensor
     """int64: ids of each block; written only if some list varies in length."""
     overflow: torch.Tensor

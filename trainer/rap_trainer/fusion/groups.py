@@ -29,11 +29,13 @@ class Tiles:
     """Rows and positions of a selection."""
     compare: int = 32
     """Elements of each list a comparison holds."""
+    ahead: int = 2048
+    """Rows ahead of a lane's tile whose lengths are added up at a time."""
 
     @classmethod
     def interpreted(cls) -> Tiles:
         """For Triton's interpreter, whose time grows with the tile; small batches still span several tiles."""
-        return cls(lane=16, value=32, scan=16, select=(8, 4), compare=4)
+        return cls(lane=16, value=32, scan=16, select=(8, 4), compare=4, ahead=16)
 
 
 
@@ -58,7 +60,7 @@ class Launch:
     structures: tuple[str, ...] = ()
     float64: bool = False
     general: bool = False
-    """values: some stage must find the row of each element."""
+    """values: some stage must find the row of each element; lanes: some lane reads a list."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,6 +219,7 @@ class _Builder:
                 features=_features(lanes),
                 step_names=names,
                 float64=float64,
+                general=any(lane.is_list for lane in lanes),
             )
         )
 

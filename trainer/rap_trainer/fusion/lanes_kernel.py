@@ -18,9 +18,11 @@ from rap_trainer.fusion.words import (
     LANE_BASE_PER_ROW,
     LANE_DTYPE,
     LANE_DYNAMIC,
+    LANE_IS_LIST,
     LANE_KIND,
     LANE_LENGTHS,
     LANE_NULLS,
+    LANE_PRESENT,
     LANE_SLOT,
     LANE_STEPS,
     LANE_STRIDE,
@@ -31,7 +33,7 @@ from rap_trainer.fusion.words import (
 STEP_SIZE = tl.constexpr(STEP_WORDS)
 
 
-@triton.jit(do_not_specialize=["num_work", "num_slots", "dense_stride", "num_rows"])
+@triton.jit(do_not_specialize=["num_work", "num_slots", "dense_stride", "present_stride", "num_rows"])
 def lanes_kernel(
     work,
     num_work,
@@ -48,32 +50,48 @@ def lanes_kernel(
     ids,
     weights,
     lengths,
+    present,
+    present_stride,
     counters,
     num_rows,
     OPS: tl.constexpr,
     FLOAT: tl.constexpr,
     WEIGHTED: tl.constexpr,
+    LISTS: tl.constexpr,
     TILE: tl.constexpr,
+    AHEAD: tl.constexpr,
 ):
     """Work items are (lane, first row) pairs of int32; program p takes items p, p + programs, ..."""
     item = tl.program_id(0)
     while item < num_work:
         lane = lanes + tl.load(work + 2 * item).to(tl.int64) * LANE_WORDS
-        row = tl.load(work + 2 * item + 1) + tl.arange(0, TILE)
+        first = tl.load(work + 2 * item + 1)
+        row = first + tl.arange(0, TILE)
         mask = row < num_rows
         slot = tl.load(lane + LANE_SLOT)
-        i, f = load_element(tl.load(pointers + slot), tl.load(lane + LANE_DTYPE), row, mask, FLOAT)
-        null = row < 0
+        exists = mask
+        index = row
+        if LISTS:
+            if tl.load(lane + LANE_IS_LIST) != 0:
+                length, index = first_elements(
+                    tl.load(pointers + 2 * num_slots + slot), first, row, mask, TILE, AHEAD
+                )
+                exists = mask & (length > 0)
+        i, f = load_element(tl.load(pointers + slot), tl.load(lane + LANE_DTYPE), index, exists, FLOAT)
+        null = exists == 0
         nulls = tl.load(pointers + num_slots + slot)
         if nulls != 0:
-            null = tl.load(nulls.to(tl.pointer_type(tl.int8)) + row, mask=mask, other=0) != 0
+            flag = tl.load(nulls.to(tl.pointer_type(tl.int8)) + index, mask=exists, other=0)
+            null = null | (flag != 0)
         step = tl.load(lane + LANE_STEPS)
         end = tl.load(lane + LANE_STEPS + 1)
         while step < end:
             i, f, null = apply_step(
-                i, f, null, row, row, mask, steps + step * STEP_SIZE, ints, floats, pointers, num_slots, counters, OPS
+                i, f, null, row, row, exists, steps + step * STEP_SIZE, ints, floats, pointers, num_slots, counters, OPS
             )
             step += 1
+        if LISTS:
+            null = null | (exists == 0)
         store_lane(
             lane,
             i,
@@ -90,10 +108,29 @@ def lanes_kernel(
             ids,
             weights,
             lengths,
+            present,
+            present_stride,
             num_rows,
             WEIGHTED,
         )
         item += tl.num_programs(0)
+
+
+@triton.jit
+def first_elements(lengths, first, row, mask, TILE: tl.constexpr, AHEAD: tl.constexpr):
+    """(length, place of the first element) of each row's list; the rows ahead of the tile are added up here.
+
+    That reads a column's lengths once for each of its tiles, from the L2, and saves a launch of its own.
+    """
+    address = lengths.to(tl.pointer_type(tl.int32))
+    before = tl.zeros([AHEAD], tl.int32)
+    begin = 0
+    while begin < first:
+        at = begin + tl.arange(0, AHEAD)
+        before += tl.maximum(tl.load(address + at, mask=at < first, other=0), 0)
+        begin += AHEAD
+    length = tl.maximum(tl.load(address + row, mask=mask, other=0), 0)
+    return length, tl.sum(before, 0) + tl.cumsum(length, 0) - length
 
 
 @triton.jit
@@ -113,6 +150,8 @@ def store_lane(
     ids,
     weights,
     lengths,
+    present,
+    present_stride,
     num_rows,
     WEIGHTED: tl.constexpr,
 ):
@@ -131,6 +170,12 @@ def store_lane(
             base += tl.load(bases + dynamic)
         at = base + row.to(tl.int64) * tl.load(lane + LANE_STRIDE)
         there = mask & (width > 0)
+        column = tl.load(lane + LANE_PRESENT)
+        if column >= 0:
+            i = tl.where(null, 0, i)
+            if present_stride > 0:
+                flag = tl.where(null, 0, 1).to(tl.int8)
+                tl.store(present + column + row.to(tl.int64) * present_stride, flag, mask=mask)
         tl.store(ids + at, i.to(ids.dtype.element_ty), mask=there)
         if WEIGHTED:
             tl.store(weights + at, tl.full(at.shape, 1.0, tl.float32), mask=there)

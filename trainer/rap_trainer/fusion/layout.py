@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rap_contract.graph import FeatureGraph
+from rap_contract.graph import FeatureGraph, Node
+from rap_contract.ops.cartesian import Cartesian
+from rap_contract.ops.firstx import Firstx
+from rap_contract.ops.onehot import Onehot
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +29,8 @@ class OutputLayout:
     """The blocks of an output. Every sparse feature is in exactly one."""
 
     blocks: tuple[Block, ...]
+    padded: bool = False
+    """One id a row and feature, [places][rows]: where a row has none, id 0, and 0 in the flags of presence."""
     write_lengths: bool = True
     """Whether constant lengths (of features that always hold the same number of ids) are written in every batch.
 
@@ -39,11 +44,11 @@ class OutputLayout:
 
     @classmethod
     def one_id_each(cls, order: Sequence[str]) -> OutputLayout:
-        """[order][B]: the send buffer of an input dist of features with one id a row; lengths are not written."""
-        return cls(blocks=(Block(features=tuple(order)),), write_lengths=False)
+        """[order][B], padded: the send buffer of an input dist of features with at most one id a row."""
+        return cls(blocks=(Block(features=tuple(order)),), padded=True, write_lengths=False)
 
     def check(self, graph: FeatureGraph) -> None:
-        """Raises ValueError unless each sparse feature has exactly one place."""
+        """Raises ValueError unless each sparse feature has exactly one place that can hold it."""
         placed = [name for block in self.blocks for name in block.features]
         wanted = [feature.name for feature in graph.sparse]
         if sorted(placed) != sorted(wanted):
@@ -52,3 +57,30 @@ class OutputLayout:
                 "the layout must place each sparse feature once: "
                 f"missing {sorted(missing)}, unknown {sorted(surplus)}, {len(placed)} places for {len(wanted)} features"
             )
+        if not self.padded:
+            return
+        if graph.weighted:
+            raise ValueError("a padded layout has no room for weights; use a layout of lists")
+        for feature in graph.sparse:
+            if not at_most_one(graph, graph.nodes[feature.node]):
+                raise ValueError(
+                    f"feature {feature.name} may have several ids a row and has no place in a padded layout; "
+                    "end its chain with firstx: {n: 1}, or use a layout of lists"
+                )
+
+
+def at_most_one(graph: FeatureGraph, node: Node) -> bool:
+    """Whether no row of a value ever holds more than one element."""
+    if not node.type.is_list or (node.type.width is not None and node.type.width <= 1):
+        return True
+    op = node.op
+    if op is None:
+        return node.collapse is not None and at_most_one(graph, graph.nodes[node.inputs[0]])
+    if isinstance(op, Firstx) and op.n <= 1:
+        return True
+    if isinstance(op, Cartesian) and op.max == 1:
+        return True
+    if isinstance(op, Onehot) and op.classes > 1:
+        return False
+    lists = node.inputs if isinstance(op, Cartesian) else node.inputs[:1]
+    return all(at_most_one(graph, graph.nodes[index]) for index in lists)

@@ -22,10 +22,11 @@ from rap_trainer.fusion.stages import Comparison, Destination, Lane, Lowered, Sl
 Fusion = Lane | Stage | Comparison
 
 
-def lower(graph: FeatureGraph, nullable: Collection[str]) -> Lowered:
+def lower(graph: FeatureGraph, nullable: Collection[str], *, padded: bool = False) -> Lowered:
     """The fusions that compute every feature and the label of a graph.
 
-    `nullable`: columns whose batches may hold nulls; for the others no null is looked for.
+    `nullable`: columns whose batches may hold nulls; for the others no null is looked for. `padded`: sparse
+    features have at most one id a row and go to fixed places, so that they are lanes whatever their columns.
     """
     lowering = Lowering(graph, frozenset(nullable))
     for column, feature in enumerate_dense(graph):
@@ -35,7 +36,10 @@ def lower(graph: FeatureGraph, nullable: Collection[str]) -> Lowered:
             cast = (Step(name="to_float"),) if graph.nodes[feature.node].type.dtype.is_integer else ()
             lowering.outputs.append(replace(lane, steps=(*lane.steps, *cast)))
     for index, feature in enumerate(graph.sparse):
-        lowering.add_sparse(index, feature)
+        if padded:
+            lowering.add_padded(index, feature)
+        else:
+            lowering.add_sparse(index, feature)
     lowering.outputs.append(lowering.label())
     return Lowered(
         waves=(*(tuple(wave) for wave in lowering.waves if wave), tuple(lowering.outputs)),
@@ -91,6 +95,38 @@ class Lowering:
         stage = ListLowering(self, feature.name).stage(node, Destination(kind="ids", index=index))
         self.outputs.append(replace(stage, post=(*stage.post, *final)))
 
+    def add_padded(self, index: int, feature: FeatureSpec) -> None:
+        """The one lane of a sparse feature with at most one id a row."""
+        node = self.node(feature.node)
+        if node.type.is_list and not self.has_first(node):
+            operand = ListLowering(self, feature.name).operand(node)
+            lane = Lane(
+                feature=feature.name,
+                slot=operand.slot,
+                dtype=operand.dtype,
+                is_list=True,
+                steps=(),
+                destination=Destination(kind="ids", index=index),
+            )
+        else:
+            lane = self.lane(feature.name, node.index, 0, Destination(kind="ids", index=index))
+        self.outputs.append(replace(lane, steps=(*lane.steps, *self._in_range(feature))))
+
+    def has_first(self, node: Node) -> bool:
+        """Whether the first element of the node's list follows from the first of a column's, or from a number."""
+        if node.column is not None or not node.type.is_list:
+            return True
+        op = node.op
+        if op is None:
+            return not {self.node(index).column for index in node.inputs} & self.nullable
+        first = self.node(node.inputs[0])
+        if op.stem == "fill_null" and first.column is None and self.may_be_null(first):
+            return False
+        keeps = op.stem in ENCODERS or getattr(op, "combine", "") == "concat" or getattr(op, "n", 0) > 0
+        if op.stem in ("sample", "cartesian") or getattr(op, "combine", "") == "hash" or not keeps:
+            return False
+        return self.has_first(first)
+
     def _empty(self, index: int, feature: FeatureSpec) -> Lane:
         """A feature whose lists are always empty still has lengths."""
         destination = Destination(kind="ids", index=index, position=0, width=0)
@@ -98,6 +134,7 @@ class Lowering:
             feature=feature.name,
             slot=Slot(self.graph.label),
             dtype=self.graph.columns[self.graph.label].dtype,
+            is_list=False,
             steps=(),
             destination=destination,
         )
@@ -110,6 +147,7 @@ class Lowering:
             feature=self.graph.label,
             slot=Slot(self.graph.label),
             dtype=value.dtype,
+            is_list=False,
             steps=steps,
             destination=Destination(kind="label"),
         )
@@ -146,18 +184,25 @@ class Lowering:
         node = self.node(index)
         while node.column is None and not self.is_comparison(node):
             op, source = node.op, self.node(node.inputs[0])
-            assert op is not None, "a static chain has no collapse"
+            if op is None:  # a collapse that meets no null
+                node = source
+                continue
             if op.stem in ENCODERS:
                 steps[:0] = self.encoded(node, position if node.type.is_list else None, feature)
             if op.stem == "onehot":
                 position //= getattr(op, "classes")  # noqa: B009  # the registry types every op as Op
-            elif op.stem == "ngram":
+            elif op.stem == "ngram" and position > 0:
                 window = min(getattr(op, "n"), source.type.width or 0)  # noqa: B009
                 position = position // window + position % window
             node = source
         slot = Slot(node.column) if node.column is not None else self.compare(node, feature)
         return Lane(
-            feature=feature, slot=slot, dtype=node.type.dtype, steps=tuple(steps), destination=destination
+            feature=feature,
+            slot=slot,
+            dtype=node.type.dtype,
+            is_list=node.type.is_list,
+            steps=tuple(steps),
+            destination=destination,
         )
 
     def encoded(self, node: Node, position: int | None, feature: str) -> tuple[Step, ...]:

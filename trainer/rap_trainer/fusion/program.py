@@ -97,6 +97,17 @@ class FusedProgram:
         """A batch's addresses on the device; raises BatchError if the batch does not fit the plan."""
         return self._plan.binder.bind(raw)
 
+    @property
+    def num_kernels(self) -> int:
+        """Launches of a batch."""
+        return len(self.groups.launches)
+
+    def launch_kernel(
+        self, number: int, binding: Binding, outputs: Outputs, *, max_programs: int | None = None
+    ) -> None:
+        """Enqueues one of a batch's launches; they depend on each other in order."""
+        self._plan.runner.run_one(number, binding, outputs, max_programs=max_programs)
+
     def launch(self, binding: Binding, outputs: Outputs, *, max_programs: int | None = None) -> None:
         """Enqueues the kernels on the current stream: no allocation, no wait, no read. At most `max_programs` a grid."""
         self._plan.runner.run(binding, outputs, max_programs=max_programs)
@@ -109,6 +120,7 @@ class FusedProgram:
         labels_B: torch.Tensor | None = None,
         lengths_FB: torch.Tensor | None = None,
         weights_N: torch.Tensor | None = None,
+        present_BF: torch.Tensor | None = None,
     ) -> Outputs:
         """Outputs in buffers of the caller's, or new ones where none is given."""
         rows, num = self.limits.batch_size, max(self._plan.ids_capacity, 1)
@@ -125,6 +137,7 @@ class FusedProgram:
             ids_N=ids_N,
             weights_N=weights_N,
             lengths_FB=lengths_FB,
+            present_BF=present_BF,
             block_totals_P=torch.zeros(len(self.layout.blocks), dtype=torch.int64, device=device),
             overflow=torch.zeros(1, dtype=torch.int32, device=device),
             counters=torch.zeros(1, dtype=torch.int64, device=device),
@@ -137,8 +150,8 @@ class FusedProgram:
 
         Waits for the device once if lists vary in length, as PyTorch must know a tensor's size; never otherwise.
         """
-        if len(self.layout.blocks) != 1:
-            raise ValueError("run() makes a KeyedJaggedTensor of one block; a layout of several is for launch()")
+        if len(self.layout.blocks) != 1 or self.layout.padded:
+            raise ValueError("run() makes a KeyedJaggedTensor of packed lists; this layout is for launch()")
         self._make_room(raw)
         outputs = self._next_outputs()
         outputs.counters.zero_()
@@ -221,7 +234,7 @@ class FusedProgram:
         self._ring, self._turn = [], 0
 
     def _made(self, limits: Limits) -> _Plan:
-        lowered = lower(self.graph, limits.nullable)
+        lowered = lower(self.graph, limits.nullable, padded=self.layout.padded)
         groups = group(lowered, batch_size=limits.batch_size, tiles=self._tiles)
         columns = {name: 0 for name, value in self.graph.columns.items() if value.is_list} | dict(limits.capacities)
         tables = Tables(

@@ -41,10 +41,14 @@ class Runner:
 
     def run(self, binding: Binding, outputs: Outputs, *, max_programs: int | None = None) -> None:
         """Enqueues all launches; `max_programs` bounds the grid of each, so that it leaves room for others."""
-        for launch in self.launches:
-            programs = self._programs(launch, binding.num_rows)
-            if programs == 0:
-                continue
+        for number in range(len(self.launches)):
+            self.run_one(number, binding, outputs, max_programs=max_programs)
+
+    def run_one(self, number: int, binding: Binding, outputs: Outputs, *, max_programs: int | None = None) -> None:
+        """Enqueues launch `number`; a later launch of a batch must not run before an earlier one has ended."""
+        launch = self.launches[number]
+        programs = self._programs(launch, binding.num_rows)
+        if programs > 0:
             grid = (programs if max_programs is None else min(programs, max_programs),)
             getattr(self, f"_{launch.kernel}")(grid, launch, binding, outputs)
 
@@ -66,6 +70,7 @@ class Runner:
         return items if limit is None else min(items, limit * self.num_multiprocessors)
 
     def _lanes(self, grid: tuple[int], launch: Launch, binding: Binding, outputs: Outputs) -> None:
+        present = outputs.present_BF
         lanes_kernel[grid](
             self.tables.work[2 * launch.first :],
             launch.end - launch.first,
@@ -82,12 +87,16 @@ class Runner:
             outputs.ids_N,
             _weights(outputs),
             outputs.lengths_FB,
+            outputs.ids_N if present is None else present,
+            0 if present is None else present.stride(0),
             outputs.counters,
             binding.num_rows,
             OPS=mask_of(launch.step_names),
             FLOAT=tl.float64 if launch.float64 else tl.float32,
             WEIGHTED=outputs.weights_N is not None,
+            LISTS=launch.general,
             TILE=self.tiles.lane,
+            AHEAD=self.tiles.ahead,
             num_warps=4,
         )
 

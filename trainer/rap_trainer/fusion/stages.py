@@ -47,11 +47,13 @@ class Destination:
 
 @dataclass(frozen=True, kw_only=True)
 class Lane:
-    """One number a row from one number a row: a whole chain in registers, no offsets anywhere."""
+    """One number a row from one number a row: a whole chain in registers, no offsets in memory."""
 
     feature: str
     slot: Slot
     dtype: Dtype
+    is_list: bool
+    """The number is the first element of a list; without one the row has no number."""
     steps: tuple[Step, ...]
     destination: Destination
 

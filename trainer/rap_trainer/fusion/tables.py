@@ -220,7 +220,7 @@ class Tables:
 
     def _lane_row(self, lane: Lane, places: Mapping[int, Place]) -> tuple[int, ...]:
         destination = lane.destination
-        base, per_row, stride, dynamic, lengths, width = destination.index, 0, 1, -1, -1, 1
+        base, per_row, stride, dynamic, lengths, width, present = destination.index, 0, 1, -1, -1, 1, -1
         if destination.kind == "ids":
             place = places[destination.index]
             width, stride = destination.width, destination.width
@@ -229,13 +229,14 @@ class Tables:
                 dynamic = destination.index
             else:
                 base, per_row = base + place.base, place.ids_per_row_before
+            present = place.lengths_row if self.layout.padded else -1
             if destination.position == 0 and self.layout.write_lengths:
                 lengths = place.lengths_row
         elif destination.slot is not None:
             base = self.slot(destination.slot)
         head = (self.slot(lane.slot), DTYPE_CODES[lane.dtype], *self._range(lane.steps), _kind(destination))
         nulls = int(destination.slot is not None)
-        return padded((*head, base, per_row, stride, dynamic, lengths, width, nulls), 16)
+        return padded((*head, base, per_row, stride, dynamic, lengths, width, nulls, int(lane.is_list), present), 16)
 
     def _add_features(self) -> None:
         widths, first = self._widths(), len(self.groups.raw_lists)

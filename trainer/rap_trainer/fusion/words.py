@@ -16,7 +16,9 @@ LANE_STRIDE = tl.constexpr(7)
 LANE_DYNAMIC = tl.constexpr(8)  # place among the device's bases, or -1
 LANE_LENGTHS = tl.constexpr(9)  # row of the lengths to write, or -1
 LANE_WIDTH = tl.constexpr(10)
-LANE_NULLS = tl.constexpr(11)  # whether a null can reach the end
+LANE_NULLS = tl.constexpr(11)  # whether null flags are written too
+LANE_IS_LIST = tl.constexpr(12)
+LANE_PRESENT = tl.constexpr(13)  # column of the flags of presence, or -1
 
 KIND_DENSE = tl.constexpr(0)
 KIND_LABEL = tl.constexpr(1)
