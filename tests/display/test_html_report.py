@@ -103,6 +103,16 @@ def test_restarts_cross_the_charts_and_checkpoints_are_ticks() -> None:
     assert text.count('class="mark tick"') == text.count('class="mark break"') == charts - 1, "all but the bars"
 
 
+def test_a_few_steps_that_waited_long_leave_the_picture_of_the_parts() -> None:
+    told = Story().with_(RUN)
+    for step in range(60):
+        wait = {"wait": 5000.0} if step in {20, 40} else {}
+        told = told.with_(replace(at_step(step), parts_ms={**wait, **FULL.parts_ms}))
+    text = page(told)
+    assert "wait: 5,000 ms" in text, "the number is there"
+    assert ">4,000 ms<" not in text, "the axis is for the others"
+
+
 def test_hovering_shows_the_numbers_of_a_place() -> None:
     assert "step 1,234\nwindow: 0.812\nlife: 0.834" in page(Story().with_(RUN).with_(FULL))
 

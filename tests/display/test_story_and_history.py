@@ -39,6 +39,13 @@ def test_a_resume_forgets_the_points_of_steps_that_are_made_again() -> None:
     assert [run.attempt for run in story.runs] == [2, 3]
 
 
+def test_how_an_attempt_ended_is_an_event_of_the_next() -> None:
+    story = Story().with_(RUN).with_(replace(OUTCOME, exit_code=6, reason="another rank is gone"))
+    assert story.events == ()
+    (end,) = story.with_(replace(RUN, attempt=3)).events
+    assert (end.kind, end.text, end.step) == ("end", "another rank is gone (exit code 6)", 1234)
+
+
 def test_a_resume_of_a_thinned_story_goes_on_with_the_same_stride() -> None:
     story = story_of(2 * MAX_POINTS + 1).with_(replace(RUN, resumed_step=1000))
     assert story.stride == 4

@@ -86,39 +86,36 @@ def line_chart(
         return NOTHING
     low, high = span([*values, *([] if reference is None else [reference])], floor=floor, ceiling=ceiling)
     y_axis = frame.y_axis(low, high)
-    width, height = frame.right - LEFT, frame.bottom - TOP
-    box = f"{LEFT} {TOP} {width} {height}"  # the inner picture cuts off what is beyond the ceiling
     body = [_grid(frame, y_axis, form)]
     if reference is not None:
         y = y_axis.place(reference)
         body.append(f'<line class="reference" x1="{LEFT}" x2="{frame.right}" y1="{y:.1f}" y2="{y:.1f}"/>')
-    body.append(f'<svg class="plot" x="{LEFT}" y="{TOP}" width="{width}" height="{height}" viewBox="{box}">')
-    body += [_curve(frame, y_axis, line) for line in lines]
-    body.append("</svg>")
+    body.append(_plot(frame, [_curve(frame, y_axis, line) for line in lines]))
     body.append(_hover(frame, [(line.name, line.values) for line in lines], form))
     return _svg(frame, body)
 
 
-def bar_chart(frame: Frame, parts: Mapping[str, Sequence[float]], *, form: Form) -> str:
-    """Stacked bars: one per x, one colour per part, first part at the bottom."""
+def bar_chart(frame: Frame, parts: Mapping[str, Sequence[float]], *, form: Form, ceiling: float | None = None) -> str:
+    """Stacked bars: one per x, one colour per part, first part at the bottom; cut off above the ceiling."""
     totals = [sum(column) for column in zip(*parts.values(), strict=True)]
     if not any(total > 0 for total in totals):
         return NOTHING
-    low, high = span(totals, floor=0.0)
+    low, high = span(totals, floor=0.0, ceiling=ceiling)
     y_axis = frame.y_axis(low, high)
     width = (frame.right - LEFT) / len(frame.xs)
-    body = [_grid(frame, y_axis, form, slots=True)]
+    bars = []
     bases = [0.0] * len(totals)
     for color, values in enumerate(parts.values()):
         for i, value in enumerate(values):
             if value > 0:
                 top, bottom = y_axis.place(bases[i] + value), y_axis.place(bases[i])
                 x = LEFT + i * width + width * 0.08
-                body.append(
+                bars.append(
                     f'<rect class="bar c{color % NUM_COLORS}" x="{x:.1f}" y="{top:.1f}" '
                     f'width="{width * 0.84:.1f}" height="{bottom - top:.1f}"/>'
                 )
             bases[i] += value
+    body = [_grid(frame, y_axis, form, slots=True), _plot(frame, bars)]
     body.append(_hover(frame, [*parts.items(), ("all", totals)], form, slots=True))
     return _svg(frame, body)
 
@@ -135,6 +132,13 @@ NOTHING = '<p class="nothing">no numbers yet</p>'
 def _svg(frame: Frame, body: Sequence[str]) -> str:
     width, height = frame.size
     return f'<svg class="chart" viewBox="0 0 {width:.0f} {height:.0f}" role="img">{"".join(body)}</svg>'
+
+
+def _plot(frame: Frame, body: Sequence[str]) -> str:
+    """An inner picture that cuts off what is beyond the axes."""
+    width, height = frame.right - LEFT, frame.bottom - TOP
+    box = f'x="{LEFT}" y="{TOP}" width="{width}" height="{height}" viewBox="{LEFT} {TOP} {width} {height}"'
+    return f'<svg class="plot" {box}>{"".join(body)}</svg>'
 
 
 def _grid(frame: Frame, y_axis: Axis, form: Form, *, slots: bool = False) -> str:

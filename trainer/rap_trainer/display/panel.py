@@ -122,17 +122,17 @@ def _speed(points: tuple[Progress, ...]) -> Table:
 
 def _parts(parts_ms: Mapping[str, float]) -> list[Text]:
     """The step by part: one bar, and a legend that wraps."""
-    order = in_order(parts_ms)
+    order = in_order(name for name, ms in parts_ms.items() if ms > 0)
     total = sum(parts_ms.values())
     if total <= 0:
         return []
     bar, legend = Text(INDENT), [Text(INDENT)]
     done, drawn = 0.0, 0
-    for i, name in enumerate(order):
+    for name in order:
         done += parts_ms[name]
         cells = round(BAR_CELLS * done / total) - drawn
         drawn += cells
-        style = PART_STYLES[i % len(PART_STYLES)]
+        style = PART_STYLES[in_order(parts_ms).index(name) % len(PART_STYLES)]
         bar.append("█" * cells, style)
         entry = Text.assemble(("■ ", style), f"{name} {parts_ms[name]:.1f}  ")
         if len(legend[-1]) + len(entry) > WIDTH - 2:  # two closing blanks may overhang

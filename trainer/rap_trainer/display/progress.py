@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-PARTS = ("data", "preprocess", "forward", "backward", "update", "other")
-"""Parts of a step in the order they are drawn; a part of another name is drawn after them."""
+PARTS = ("wait", "data", "preprocess", "forward", "backward", "update", "other")
+"""Parts of a step in the order they are drawn, `wait` being the time without rows; others are drawn after them."""
 
 
 def in_order(parts: Iterable[str]) -> list[str]:

@@ -109,7 +109,12 @@ def _parts(points: Sequence[Progress]) -> str:
     names = in_order(name for group in grouped for point in group for name in point.parts_ms)
     parts = {name: [fmean(q.known(p.parts_ms.get(name)) or 0.0 for p in group) for group in grouped] for name in names}
     frame = Frame(xs=[float(group[-1].step) for group in grouped], size=WIDE)
-    return legend([(name, i) for i, name in enumerate(names)]) + bar_chart(frame, parts, form=q.milliseconds)
+    totals = sorted(sum(column) for column in zip(*parts.values(), strict=True))
+    # a few steps that waited long for rows leave the picture, so that the parts of the others can be seen
+    ceiling = 3 * totals[len(totals) // 2] if totals else None
+    return legend([(name, i) for i, name in enumerate(names)]) + bar_chart(
+        frame, parts, form=q.milliseconds, ceiling=ceiling
+    )
 
 
 def _ratio(value: float) -> str:

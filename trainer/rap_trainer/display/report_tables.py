@@ -21,19 +21,23 @@ def tiles(story: Story) -> str:
     if outcome is not None:
         saved, age = outcome.checkpoint_step, "the newest complete one"
     began_s = story.runs[-1].time_s if story.runs else 0.0
-    attempt = [point for point in story.points if point.time_s >= began_s]
+    attempt = [point for point in story.points if point.time_s >= began_s] or [now]
     restarts = max(len(story.runs) - 1, 0)
     shown = [
         _tile("normalized entropy", q.ratio(now.normalized_entropy), f"life {q.ratio(now.life_normalized_entropy)}"),
         _tile("AUC", q.ratio(now.auc), f"life {q.ratio(now.life_auc)}"),
         _tile("calibration", q.ratio(now.calibration, 3), f"life {q.ratio(now.life_calibration, 3)}"),
         _tile("trained", f"{q.count(now.rows)} rows", f"step {now.step:,}"),
-        _tile("mean speed", f"{q.count(_mean(attempt, 'rows_per_s'))} rows/s", "of the last attempt"),
-        _tile("mean step", q.milliseconds(_mean(attempt, "step_ms")), "of the last attempt"),
+        _tile("mean speed", f"{q.count(_rate(attempt, 'rows'))} rows/s", "of the last attempt"),
+        _tile("mean step", q.milliseconds(_step_ms(attempt)), "of the last attempt, waiting included"),
         _tile("freshness p50", q.seconds(now.freshness_p50_s), f"p99 {q.seconds(now.freshness_p99_s)}"),
         _tile("exposed", q.percent(_mean(attempt, "exposed_ratio")), "of the step waits for preprocessing"),
         _tile("checkpoint", "none yet" if saved is None else f"step {saved:,}", age),
-        _tile("attempts", f"{len(story.runs)}", f"{restarts} restarts, {q.count(now.bad_rows)} bad rows"),
+        _tile(
+            "attempts",
+            f"{len(story.runs)}",
+            f"{restarts} restart{'' if restarts == 1 else 's'}, {q.count(now.bad_rows)} bad rows",
+        ),
     ]
     return "".join(shown)
 
@@ -60,6 +64,18 @@ def events(happened: Sequence[Event]) -> str:
         for e in reversed(happened)
     ]
     return _table("Events", ("time", "step", "kind", "what happened"), rows)
+
+
+def _rate(points: Sequence[Progress], name: str) -> float | None:
+    """Growth of an attribute per second from the first report of an attempt to the last."""
+    first, last = points[0], points[-1]
+    seconds = last.time_s - first.time_s
+    return (getattr(last, name) - getattr(first, name)) / seconds if seconds > 0 else None
+
+
+def _step_ms(points: Sequence[Progress]) -> float | None:
+    steps = _rate(points, "step")
+    return 1000 / steps if steps else None
 
 
 def _mean(points: Sequence[Progress], name: str) -> float | None:

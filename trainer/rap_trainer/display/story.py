@@ -48,11 +48,12 @@ class Story:
         return replace(self, outcome=value)
 
     def _with_run(self, run: Run) -> Story:
-        """A new attempt: points after the checkpoint it begins from are of steps that will be made again."""
+        """A new attempt: the end of the one before becomes an event, and points after the checkpoint it begins from are of steps that will be made again."""
+        events = self.events if self.outcome is None else (*self.events, _end(self.outcome))
         points = tuple(point for point in self.points if point.step <= run.resumed_step)
         num_reports = (len(points) - 1) * self.stride + 1 if points else 0
         runs = (*self.runs, run)[-MAX_RUNS:]
-        return replace(self, runs=runs, points=points, num_reports=num_reports, outcome=None)
+        return replace(self, runs=runs, points=points, events=events, num_reports=num_reports, outcome=None)
 
     def _with_point(self, point: Progress) -> Story:
         kept = self.num_reports % self.stride == 0
@@ -70,3 +71,9 @@ class Story:
             oldest = next(i for i, e in enumerate(events) if e.kind == event.kind)
             events = (*events[:oldest], *events[oldest + 1 :])
         return replace(self, events=events)
+
+
+def _end(outcome: Outcome) -> Event:
+    step = None if outcome.last is None else outcome.last.step
+    text = f"{outcome.reason} (exit code {outcome.exit_code})"
+    return Event(time_s=outcome.time_s, kind="end", text=text, step=step)
