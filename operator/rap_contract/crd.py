@@ -53,8 +53,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
             "the kind of source never changes: create another job",
         ),
         (
-            "has(self.managedBy) == has(oldSelf.managedBy)"
-            " && (!has(self.managedBy) || self.managedBy == oldSelf.managedBy)",
+            "has(self.managedBy) ? has(oldSelf.managedBy) && self.managedBy == oldSelf.managedBy : !has(oldSelf.managedBy)",
             "managedBy never changes",
         ),
         (

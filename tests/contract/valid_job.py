@@ -15,7 +15,7 @@ VALID: dict[str, Any] = {
             {"columns": ["int_{0..2}"], "ops": [{"fillNull": {"value": 0}}, {"logit": {"eps": 1e-5}}]},
             {
                 "columns": ["cat_{0..1}"],
-                "ops": [{"fillNull": {"value": 0}}, {"sigridHash": {"salt": 0}}, {"firstx": {"n": 1}}],
+                "ops": [{"fillNull": {"value": 0}}, {"sigridHash": {"salt": 0}}, {"firstx": {"count": 1}}],
                 "table": {"rows": [100, 200], "dim": 16},
             },
         ],

@@ -1,0 +1,29 @@
+"""Fixtures of the operator's tests on a real API server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+from operator_world.on_server import OnServer, install_crd
+
+if TYPE_CHECKING:
+    from servers.kubernetes_cluster import KubernetesCluster
+
+
+@pytest.fixture(scope="session")
+def crd(kubernetes_cluster: KubernetesCluster) -> None:
+    """The RAPJob kind is served."""
+    install_crd(kubernetes_cluster)
+
+
+@pytest.fixture
+def on_server(kubernetes_cluster: KubernetesCluster, namespace: str, crd: None) -> Iterator[OnServer]:
+    """A namespace with RAPJobs; start an operator in it with `operate`."""
+    del crd
+    made = OnServer(kubernetes_cluster, namespace)
+    yield made
+    made.close()
+
+

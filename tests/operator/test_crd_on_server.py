@@ -1,0 +1,164 @@
+"""The API server serves the CRD, and refuses what a job may not say."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from operator_world.on_server import OnServer
+from operator_world.world import rapjob
+from rap_contract.status import Attempt, Condition, Measured, Status, time_text
+from rap_operator.apply import difference
+from rap_operator.observe import judge
+from servers.kube_api import KubeError
+
+pytestmark = pytest.mark.cluster
+
+Path = tuple[str | int, ...]
+
+# What is wrong, where, the value there, and who says it: the server, or the operator in the condition Accepted.
+WRONG: list[tuple[Path, Any, str]] = [
+    (("source",), {}, "server"),
+    (("source", "kafka"), {"bootstrapServers": ["k:9092"], "topic": "t"}, "server"),
+    (("source", "files", "path"), "", "server"),
+    (("source", "files", "format"), "xml", "server"),
+    (("source", "files", "format"), "csv", "nobody"),
+    (("source", "files"), {"path": "/d", "format": "csv", "csv": {"header": False}}, "server"),
+    (("source", "files"), {"path": "/d", "deadLetter": {"topic": "t"}}, "server"),
+    (("source", "files"), {"path": "/d", "errorBudget": {"ratio": 1.5}}, "server"),
+    (("columns",), {}, "server"),
+    (("columns", "label"), "int8", "server"),
+    (("columns", "cat_{0..1}"), "list<int64", "server"),
+    (("label",), "", "server"),
+    (("label",), "no_such_column", "operator"),
+    (("features",), [], "server"),
+    (("features", 0, "columns"), ["nothing"], "operator"),
+    (("features", 0, "ops", 0), {}, "server"),
+    (("features", 0, "ops", 0), {"fillNull": {"value": 0}, "log": {}}, "server"),
+    (("features", 0, "ops", 1), {"logit": {"eps": 0.5}}, "server"),
+    (("features", 0, "ops", 0), {"fillNul": {"value": 0}}, "server"),
+    (("features", 0, "ops", 0), {"ngram": {"size": 2}}, "operator"),
+    (("features", 1, "ops", 2), {"firstx": {"count": -1}}, "server"),
+    (("features", 1, "table", "dim"), 6, "server"),
+    (("features", 1, "table", "rows"), 0, "operator"),
+    (("features", 1, "table", "rows"), [1, 2, 3], "operator"),
+    (("features", 1, "table"), None, "operator"),
+    (("model",), {}, "server"),
+    (("model", "factory"), "a.b:c", "server"),
+    (("model", "dlrm", "bottom"), [], "server"),
+    (("model", "dlrm", "bottom"), [0], "server"),
+    (("optimizer",), {"dense": {"sgd": {"lr": 0.1}, "adam": {"lr": 0.1}}}, "server"),
+    (("optimizer",), {"dense": {"sgd": {"lr": 0}}}, "server"),
+    (("trainer", "nodes"), 0, "server"),
+    (("trainer",), {"gpusPerNode": 1, "processesPerNode": 2}, "server"),
+    (("trainer",), {"runtime": "captured"}, "server"),
+    (("trainer", "metricsPort"), 70_000, "server"),
+    (("checkpoint",), None, "server"),
+    (("checkpoint", "intervalSeconds"), 0, "server"),
+    (("replanning",), {"mode": "Always"}, "server"),
+    (("restartPolicy", "maxRestarts"), -1, "server"),
+    (("restartPolicy", "rules"), [{"action": "Panic"}], "server"),
+    (("restartPolicy", "rules"), [{"exitCodes": [0], "action": "Fail"}], "server"),
+    (("suspend",), "yes", "server"),
+    (("activeDeadlineSeconds",), -5, "server"),
+    (("unknownKey",), 1, "server"),
+]
+
+
+def changed(path: Path, value: Any) -> dict[str, Any]:
+    job = rapjob()
+    node: Any = job["spec"]
+    for part in path[:-1]:
+        node = node[part]
+    if value is None:
+        del node[path[-1]]
+    else:
+        node[path[-1]] = copy.deepcopy(value)
+    return job
+
+
+def test_everything_wrong_with_a_job_is_refused_by_the_server_or_said_by_the_operator(on_server: OnServer) -> None:
+    wrongly_taken = []
+    for path, value, who in WRONG:
+        job = changed(path, value)
+        job["metadata"]["namespace"] = on_server.namespace
+        query = {"dryRun": "All", "fieldValidation": "Strict"}
+        try:
+            taken = on_server.api.request("POST", on_server.path, body=job, query=query)
+        except KubeError:
+            said = "server"
+        else:
+            said = "operator" if judge(taken).spec is None else "nobody"
+        if said != who:
+            wrongly_taken.append((path, value, f"expected {who}, was {said}"))
+    assert wrongly_taken == []
+
+
+def test_what_the_server_completes_means_the_same_to_the_operator(on_server: OnServer) -> None:
+    job = rapjob()
+    stored = on_server.create(rapjob())
+    job["metadata"]["namespace"] = on_server.namespace
+    assert judge(stored).revision == judge(job).revision
+    assert stored["spec"]["trainer"]["batchSizePerGpu"] == 4096
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"source": {"files": None, "kafka": {"bootstrapServers": ["k:9092"], "topic": "t"}}}, "kind of source"),
+        ({"model": {"dlrm": {"bottom": [64, 16], "top": [1]}}}, "the model changes only while"),
+        ({"checkpoint": {"path": "/elsewhere"}}, "checkpoint.path changes only while"),
+        ({"label": "int_0"}, "the label changes only while"),
+        ({"managedBy": "someone.else/x"}, "managedBy never changes"),
+    ],
+    ids=["source", "model", "checkpoint", "label", "managedBy"],
+)
+def test_immutable_parts_are_refused_while_running(on_server: OnServer, change: dict[str, Any], message: str) -> None:
+    on_server.create(rapjob())
+    with pytest.raises(KubeError, match=message):
+        on_server.edit(**change)
+
+
+def test_suspend_resize_resume_is_allowed_by_the_rules(on_server: OnServer) -> None:
+    on_server.create(rapjob())
+    on_server.edit(suspend=True)
+    on_server.edit(trainer={"nodes": 8}, model={"dlrm": {"bottom": [64, 16], "top": [1]}})
+    on_server.edit(suspend=False, checkpoint={"path": "/elsewhere"})
+    assert on_server.api.get(f"{on_server.path}/clicks")["spec"]["trainer"]["nodes"] == 8
+
+
+def test_a_whole_status_survives_the_schema(on_server: OnServer) -> None:
+    on_server.create(rapjob())
+    now = time_text(1_800_000_000.123456)
+    attempt = Attempt(number=2, state="Ended", revision="ab", nodes=2, cause="x", recorded_at=now, ended_at=now)
+    condition = Condition(type="Accepted", status="True", reason="Valid", last_transition_time=now)
+    status = Status(
+        observed_generation=3,
+        conditions=[condition],
+        attempt=attempt,
+        history=[attempt],
+        metrics=Measured(samples_per_second=1.5, step=7.0, observed_at=now),
+        replans=[{"decision": "no", "gain": 0.01}],
+        selector="a=b",
+    )
+    document = status.model_dump(mode="json", by_alias=True, exclude_none=True)
+    on_server.api.patch(f"{on_server.path}/clicks/status", {"status": document})
+    stored = on_server.status()
+    assert difference(document, stored) == {}
+    assert Status.model_validate(stored) == status
+
+
+def test_kubectl_sees_a_job_as_people_do(on_server: OnServer) -> None:
+    kubectl = on_server.cluster.kubectl
+    on_server.create(rapjob())
+    assert "PHASE" in kubectl("get", "rj", "-n", on_server.namespace)
+    assert "clicks" in kubectl("get", "rap", "-n", on_server.namespace)
+    kubectl("scale", "rj/clicks", "--replicas=5", "-n", on_server.namespace)
+    assert on_server.api.get(f"{on_server.path}/clicks")["spec"]["trainer"]["nodes"] == 5
+    text = kubectl("explain", "rapjob.spec.restartPolicy.rules")
+    assert "first match" in text.lower()
+
+
+def test_the_committed_samples_are_taken_by_the_server(on_server: OnServer) -> None:
+    on_server.cluster.kubectl("apply", "--dry-run=server", "-n", on_server.namespace, "-f", "manifests/samples")
