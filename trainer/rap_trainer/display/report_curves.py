@@ -106,7 +106,7 @@ def _ceiling(lines: Sequence[Line]) -> float | None:
 
 def _parts(points: Sequence[Progress]) -> str:
     grouped = groups([point for point in points if point.parts_ms], MAX_BARS)
-    names = in_order(name for group in grouped for point in group for name in point.parts_ms)
+    names = in_order(name for group in grouped for point in group for name, ms in point.parts_ms.items() if ms > 0)
     parts = {name: [fmean(q.known(p.parts_ms.get(name)) or 0.0 for p in group) for group in grouped] for name in names}
     frame = Frame(xs=[float(group[-1].step) for group in grouped], size=WIDE)
     totals = sorted(sum(column) for column in zip(*parts.values(), strict=True))
