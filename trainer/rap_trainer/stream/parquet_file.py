@@ -65,11 +65,11 @@ class ParquetEvents:
 def _decoded_row_bytes(group: pq.RowGroupMetaData) -> float:
     """About: values are 8 bytes each, encoded ones take less; text takes what it takes."""
     columns = [group.column(i) for i in range(group.num_columns)]
-    num_bytes: int = sum(
-        column.total_uncompressed_size if column.physical_type == "BYTE_ARRAY" else 8 * column.num_values
+    num_bytes = sum(
+        float(column.total_uncompressed_size if column.physical_type == "BYTE_ARRAY" else 8 * column.num_values)
         for column in columns
     )
-    return max(1.0, num_bytes / max(1, group.num_rows))
+    return max(1.0, num_bytes / max(1, int(group.num_rows)))
 
 
 def _check_ends(path: Path) -> None:
