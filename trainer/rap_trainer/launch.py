@@ -27,7 +27,7 @@ from rap_trainer.jobfile import load_job
 from rap_trainer.logs import begin_logging
 from rap_trainer.process import ENV_LAUNCHER, RankProcess, end_with_parent, exec_rank, fork_rank
 from rap_trainer.rank import end_process, run_rank
-from rap_trainer.restarts import Action, Restarts, group_code
+from rap_trainer.restarts import INTERRUPTED, Action, Restarts, group_code
 
 log = logging.getLogger(__name__)
 
@@ -129,6 +129,8 @@ class _Group:
             codes = [rank.poll() for rank in self._ranks]
             ended = [code for code in codes if code is not None]
             if len(ended) == self._size:
+                if self._interrupted_s is not None:
+                    return [INTERRUPTED]
                 return [code for rank, code in enumerate(ended) if rank not in killed] or ended
             now_s = time.monotonic()
             if any(ended):
@@ -145,8 +147,11 @@ class _Group:
 
     def _noted(self, number: int, frame: FrameType | None) -> None:
         del frame
-        if number == signal.SIGINT and signal.SIGINT in self._signals:
-            self._interrupted_s = time.monotonic()
+        if number == signal.SIGINT:
+            if signal.SIGINT in self._signals:
+                self._interrupted_s = time.monotonic()
+            else:
+                os.write(2, b"stopping after a checkpoint; Ctrl-C again stops at once\n")
         self._signals.append(number)
         self._forward(number)
 

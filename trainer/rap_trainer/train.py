@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -58,26 +59,34 @@ def train(job: RAPJob, *, display: Display | None = None, store: MetricStore | N
     Raises InvalidDocument for a job that cannot be trained, and whatever was not foreseen. After PEER_LOST the
     process should end without further collectives (`os._exit`).
     """
-    display = display or Display()
+    shown = Shown(display or Display(), began_s=time.time())
+    orderly = False
     with StopRequest() as stop:
         try:
             world = join_world(use_gpu=job.spec.trainer.gpus_per_node > 0)
-            ending = _attempt(job, world, stop, display, store or MetricStore(TRAINER))
+            orderly = world.size == 1
+            ending = _attempt(job, world, stop, shown, store or MetricStore(TRAINER))
+            orderly = True
+        except InvalidDocument:
+            orderly = True  # every rank finds the same
+            raise
         except CheckpointError as error:
+            orderly = True
             ending = Ending(code=error.exit_code, reason=str(error))
         except RuntimeError as error:
             if not is_peer_loss(error):
                 raise
             ending = Ending(code=ExitCode.PEER_LOST, reason=f"another rank is gone: {error}")
-        if ending.code not in (ExitCode.DONE, ExitCode.TERMINATED):
-            log.error("%s", ending.reason)
-        if ending.code != ExitCode.PEER_LOST:
-            leave_world()
+        finally:
+            if orderly:
+                leave_world()
+    if ending.code not in (ExitCode.DONE, ExitCode.TERMINATED):
+        log.error("%s", ending.reason)
+    shown.finish(ending)
     return ending
 
 
-def _attempt(job: RAPJob, world: World, stop: StopRequest, display: Display, store: MetricStore) -> Ending:
-    began_s = time.time()
+def _attempt(job: RAPJob, world: World, stop: StopRequest, shown: Shown, store: MetricStore) -> Ending:
     spec, root, identity = job.spec, Path(job.spec.checkpoint.path), JobIdentity.of(job)
     attempt = _own_directory(root, world)
     found = find(root, identity, world)
@@ -88,48 +97,70 @@ def _attempt(job: RAPJob, world: World, stop: StopRequest, display: Display, sto
     saving = Saving(root, identity=identity, world=world, model=model, evaluator=evaluator, writer=writer)
     step, rows, positions = _resume(found, saving, spec, world)
     source = _open_source(spec, world, positions)
-    runtime = _runtime(spec, graph, model, evaluator, world)
-    watch = LossWatch(world.device)
-    meters = Meters(store)
-    reports = Reports(spec.evaluation, world, evaluator=evaluator, timer=runtime.timer, watch=watch, meters=meters)
-    tools = Tools(
-        world=world,
-        source=source,
-        runtime=runtime,
-        saving=saving,
-        watch=watch,
-        reports=reports,
-        stop=stop,
-        display=display,
-        meters=meters,
-        attempt=attempt,
-        ledger=_ledger(world, attempt, step, positions),
-    )
-    display.start(_run(job, world, attempt, step))
-    if found is not None:
-        meters.fallbacks(len(found.passed_over))
-        for reason in found.passed_over:
-            display.event(Event(time_s=time.time(), kind="warning", text=f"passed over: {reason}", step=step))
-        display.event(Event(time_s=time.time(), kind="resume", text=f"from {found.directory}", step=step))
-    loop = Loop(spec, tools, step=step, rows=rows)
     try:
-        ending = loop.run()
+        runtime = _runtime(spec, graph, model, evaluator, world)
+        watch, meters = LossWatch(world.device), Meters(store)
+        tools = Tools(
+            world=world,
+            source=source,
+            runtime=runtime,
+            saving=saving,
+            watch=watch,
+            reports=Reports(
+                spec.evaluation, world, evaluator=evaluator, timer=runtime.timer, watch=watch, meters=meters
+            ),
+            stop=stop,
+            display=shown.display,
+            meters=meters,
+            attempt=attempt,
+            ledger=_ledger(world, attempt, step, positions),
+        )
+        passed_over = () if found is None else found.passed_over
+        meters.fallbacks(len(passed_over))
+        loop = Loop(spec, tools, step=step, rows=rows)
+        shown.start(_run(job, world, attempt, step), loop, passed_over)
+        return loop.run()
     finally:
         with suppress(Exception):  # the run's own error matters more
             source.close()
-    display.finish(
-        Outcome(
-            time_s=time.time(),
-            exit_code=ending.code,
-            reason=ending.reason,
-            steps=loop.step - step,
-            rows=loop.rows - rows,
-            seconds=time.time() - began_s,
-            last=loop.last,
-            checkpoint_step=saving.saved_step,
+
+
+class Shown:
+    """The beginning and end of an attempt on its displays."""
+
+    def __init__(self, display: Display, *, began_s: float) -> None:
+        self.display = display
+        self._began_s = began_s
+        self._loop: Loop | None = None
+        self._from = 0, 0
+
+    def start(self, run: Run, loop: Loop, passed_over: Sequence[str]) -> None:
+        self._loop, self._from = loop, (loop.step, loop.rows)
+        self.display.start(run)
+        for reason in passed_over:
+            self._event("warning", f"checkpoint passed over: {reason}", run)
+        if run.resumed_step:
+            self._event("resume", f"from step {run.resumed_step}", run)
+
+    def _event(self, kind: str, text: str, run: Run) -> None:
+        self.display.event(Event(time_s=time.time(), kind=kind, text=text, step=run.resumed_step))
+
+    def finish(self, ending: Ending) -> None:
+        loop, (step, rows) = self._loop, self._from
+        if loop is None:
+            return  # nothing has begun; the log has the reason
+        self.display.finish(
+            Outcome(
+                time_s=time.time(),
+                exit_code=ending.code,
+                reason=ending.reason,
+                steps=loop.step - step,
+                rows=loop.rows - rows,
+                seconds=time.time() - self._began_s,
+                last=loop.last,
+                checkpoint_step=loop.saved_step,
+            )
         )
-    )
-    return ending
 
 
 def _own_directory(root: Path, world: World) -> int:

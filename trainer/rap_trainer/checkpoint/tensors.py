@@ -34,6 +34,7 @@ def training_tensors(model: ShardedModel) -> dict[str, torch.Tensor | ShardedTen
     if model.dense is not None:
         for name, state in model.dense.state_dict()["state"].items():
             named.update(_state(f"dense.{name}", state))
+    named["tables.iterations"] = model.iterations
     return {name: tensor for name, tensor in named.items() if _is_held(tensor)}
 
 

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from fbgemm_gpu.split_table_batched_embeddings_ops_training import SplitTableBatchedEmbeddingBagsCodegen
 from rap_contract.job import RAPJobSpec
 from rap_contract.training import EmbeddingOptimizer
 from torch import nn
 from torchrec import EmbeddingBagCollection
 from torchrec.distributed import DistributedModelParallel
 from torchrec.distributed.embedding_types import EmbeddingComputeKernel
-from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder, ShardedEmbeddingBagCollection
 from torchrec.distributed.planner import EmbeddingShardingPlanner, Topology
 from torchrec.distributed.planner.types import ParameterConstraints
 from torchrec.distributed.types import ShardingEnv, ShardingPlan, ShardingType
@@ -45,6 +46,8 @@ class ShardedModel:
     rows: RowOptimizer | None
     """Optimizer of tables that have no fused kernel on this device."""
     plan: ShardingPlan
+    iterations: torch.Tensor
+    """int64 [1] on the CPU: optimizer steps, as Adam and LAMB count them; part of the checkpoint."""
 
     def forward(self, dense_BD: torch.Tensor, sparse: object) -> torch.Tensor:
         """logits_B."""
@@ -61,8 +64,14 @@ class ShardedModel:
         """The optimizer step; fused tables have made theirs in the backward pass."""
         if self.dense is not None:
             self.dense.step()
+        self.iterations.add_(1)
         if self.rows is not None:
-            self.rows.step()
+            self.rows.step(int(self.iterations))
+
+    def restored(self) -> None:
+        """Tells the fused kernels the iteration that was loaded; theirs is no part of TorchRec's state."""
+        for kernel in fused_kernels(self.module):
+            kernel.set_optimizer_step(int(self.iterations))
 
 
 def shard_model(model: nn.Module, spec: RAPJobSpec, world: World) -> ShardedModel:
@@ -73,7 +82,7 @@ def shard_model(model: nn.Module, spec: RAPJobSpec, world: World) -> ShardedMode
         optimizer, parameters = fused_optimizer(spec.optimizer.embedding)
         for collection in collections:
             apply_optimizer_in_backward(optimizer, collection.parameters(), parameters)
-    sharders: list[Any] = [EmbeddingBagCollectionSharder()]
+    sharders: list[Any] = [EmbeddingBagCollectionSharder() if fused else _DenseSharder()]
     kernel = EmbeddingComputeKernel.FUSED if fused else EmbeddingComputeKernel.DENSE
     names = [config.name for collection in collections for config in collection.embedding_bag_configs()]
     planner = EmbeddingShardingPlanner(topology=_topology(world), constraints=_constraints(names, kernel))
@@ -91,7 +100,18 @@ def shard_model(model: nn.Module, spec: RAPJobSpec, world: World) -> ShardedMode
         dense=_dense(module, spec, fused=fused),
         rows=None if fused else _rows(module, spec.optimizer.embedding, world),
         plan=plan,
+        iterations=torch.zeros(1, dtype=torch.int64),
     )
+
+
+def fused_kernels(module: nn.Module) -> Iterator[SplitTableBatchedEmbeddingBagsCodegen]:
+    """FBGEMM's kernels that update tables with an iteration count."""
+    for sharded in module.modules():
+        if isinstance(sharded, ShardedEmbeddingBagCollection):
+            for lookup in sharded._lookups:
+                for part in lookup.modules():
+                    if isinstance(part, SplitTableBatchedEmbeddingBagsCodegen) and hasattr(part, "iter"):
+                        yield part
 
 
 def table_weights(module: nn.Module) -> Iterator[tuple[str, Any]]:
@@ -110,6 +130,14 @@ def initialise_tables(module: nn.Module, *, seed: int) -> None:
     """Fills every table with its first weights, equal on any number of ranks."""
     for name, weight in table_weights(module):
         initialise_table(weight, table=table_name(name), seed=seed)
+
+
+class _DenseSharder(EmbeddingBagCollectionSharder):
+    """Shards tables whose gradients are kept for a RowOptimizer; TorchRec's own sharder no longer offers that."""
+
+    def compute_kernels(self, sharding_type: str, compute_device_type: str) -> list[str]:
+        del sharding_type, compute_device_type
+        return [EmbeddingComputeKernel.DENSE.value]
 
 
 def _topology(world: World) -> Topology:
@@ -142,4 +170,4 @@ def _dense(module: nn.Module, spec: RAPJobSpec, *, fused: bool) -> KeyedOptimize
 
 
 def _rows(module: nn.Module, spec: EmbeddingOptimizer, world: World) -> RowOptimizer:
-    raise NotImplementedError
+    return RowOptimizer(spec, module, dict(table_weights(module)), world.data_group)

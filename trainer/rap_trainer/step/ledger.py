@@ -40,6 +40,10 @@ class Ledger:
         self._positions = dict(positions)
         self._write({"step": step, "rows": rows, "spans": spans})
 
+    def roll_back(self, step: int) -> None:
+        """Notes that the model is that of `step` again; the rows since are skipped and show as gaps."""
+        self._write({"rolled_back_to": step})
+
     def close(self) -> None:
         os.close(self._file)
 
@@ -64,9 +68,10 @@ def replay(directory: Path) -> dict[int, dict[int, LedgerStep]]:
         attempt = 0
         for text in path.read_text().splitlines():
             line = json.loads(text)
-            if "attempt" in line:
-                attempt = line["attempt"]
-                steps = {number: step for number, step in steps.items() if number <= line["resumed_step"]}
+            attempt = line.get("attempt", attempt)
+            resumed_step = line.get("resumed_step", line.get("rolled_back_to"))
+            if resumed_step is not None:
+                steps = {number: step for number, step in steps.items() if number <= resumed_step}
                 continue
             if line["step"] in steps:
                 raise ValueError(f"{path}: attempt {attempt} trains step {line['step']} twice")

@@ -90,6 +90,11 @@ class Loop:
             max_wait_s=spec.trainer.max_wait_ms / 1e3,
         )
 
+    @property
+    def saved_step(self) -> int | None:
+        """Step of the newest complete checkpoint."""
+        return self._tools.saving.saved_step
+
     def run(self) -> Ending:
         """Trains until the source ends, a stop is asked for, or something fails. Raises PeerLost."""
         tools = self._tools
@@ -286,8 +291,10 @@ class Loop:
         if not tools.saving.roll_back():
             return False
         reason = self._failure.reason if self._failure is not None else "another rank diverged"
-        self._failure = None
+        self._failure, self._pending = None, None
         tools.watch.forget()
+        if tools.ledger is not None:
+            tools.ledger.roll_back(tools.saving.saved_step or 0)
         self._event("guard", f"back to the checkpoint of step {tools.saving.saved_step}, once: {reason}", self.step)
         return True
 

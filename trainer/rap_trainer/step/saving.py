@@ -75,6 +75,7 @@ class Saving:
         self._tensors = training_tensors(self._model)
         evaluation = self._evaluator.state()
         load(found, {**self._tensors, **_named(evaluation)}, self._world)
+        self._model.restored()
         self._evaluator.load_state(evaluation, rank=self._world.rank)
         self._rollbacks = max(self._rollbacks, found.manifest.rollbacks)
         self.saved_step, self.saved_s = found.manifest.step, found.manifest.time_s

@@ -66,6 +66,5 @@ class StopRequest:
             sys.stderr.flush()
             os._exit(IMMEDIATE)
         if self._interrupted_s is None:
-            sys.stderr.write("stopping after a checkpoint; Ctrl-C again stops at once\n")
             self._interrupted_s = now_s
         self.asked = True

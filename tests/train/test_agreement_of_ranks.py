@@ -1,0 +1,98 @@
+"""What ranks decide from each other's messages: a pure function, checked over all kinds of messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rap_trainer.step.agreement import Message, decide
+from rap_trainer.step.clock import Clock
+from rap_trainer.stream.source import Offer
+
+FULL = 8
+MESSAGES = st.lists(
+    st.builds(
+        Message,
+        rows=st.integers(0, FULL),
+        ended=st.booleans(),
+        stop=st.booleans(),
+        failure=st.sampled_from([0, 0, 0, 2, 3, 4, 5, 1]),
+        flush=st.booleans(),
+        checkpoint=st.booleans(),
+        report=st.booleans(),
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+def full(offers: Sequence[Offer]) -> tuple[int, ...] | None:
+    return tuple(FULL for _ in offers) if all(offer.rows == FULL for offer in offers) else None
+
+
+def partial(offers: Sequence[Offer]) -> tuple[int, ...] | None:
+    rows = tuple(offer.rows for offer in offers)
+    return rows if any(rows) else None
+
+
+def ready(**changes: object) -> Message:
+    return Message(**{"rows": FULL, "ended": False, **changes})  # type: ignore[arg-type]
+
+
+@given(messages=MESSAGES, room=st.booleans())
+def test_a_failure_of_any_rank_ends_all_and_nothing_else_is_done(messages: list[Message], room: bool) -> None:
+    decision = decide(messages, room=room, full=full, partial=partial)
+    failures = [message.failure for message in messages if message.failure]
+    assert decision.failure == min(failures, default=0)
+    if failures:
+        assert decision.shares is None
+        assert not decision.checkpoint
+
+
+@given(messages=MESSAGES, room=st.booleans())
+def test_no_step_is_prepared_once_it_is_the_last(messages: list[Message], room: bool) -> None:
+    decision = decide(messages, room=room, full=full, partial=partial)
+    assert not (decision.last and decision.shares)
+    if decision.shares is not None:
+        assert room
+        assert sum(decision.shares) > 0
+        assert all(share <= message.rows for share, message in zip(decision.shares, messages, strict=True))
+
+
+@given(messages=MESSAGES)
+def test_the_run_ends_only_when_every_rank_has_ended_and_no_row_is_left(messages: list[Message]) -> None:
+    decision = decide(messages, room=True, full=full, partial=partial)
+    if decision.ended:
+        assert all(message.ended and message.rows == 0 for message in messages)
+
+
+def test_a_rank_without_rows_makes_all_wait_for_a_full_step() -> None:
+    decision = decide([ready(), ready(rows=3)], room=True, full=full, partial=partial)
+    assert decision.shares is None
+    assert not decision.last
+
+
+def test_a_partial_step_is_trained_when_the_first_rank_says_so() -> None:
+    late = [ready(flush=True), ready(rows=0)]
+    assert decide(late, room=True, full=full, partial=partial).shares == (FULL, 0)
+    others_clock = [ready(), ready(rows=0, flush=True)]
+    assert decide(others_clock, room=True, full=full, partial=partial).shares is None
+
+
+def test_the_last_rows_of_an_ended_source_are_trained_without_waiting() -> None:
+    last = [ready(rows=2, ended=True), ready(rows=0, ended=True)]
+    assert decide(last, room=True, full=full, partial=partial).shares == (2, 0)
+
+
+def test_max_steps_ends_the_run_with_rows_left() -> None:
+    assert decide([ready()], room=False, full=full, partial=partial).ended
+
+
+@pytest.mark.parametrize(("since_s", "due"), [(0.4, False), (0.5, True), (7.0, True)])
+def test_the_clock_says_when_a_partial_step_is_due(since_s: float, due: bool) -> None:
+    clock = Clock.starting(100.0, checkpoint_every_s=10.0, report_every_s=1.0, max_wait_s=0.5)
+    assert clock.flush_due(100.0 + since_s) is due
+    clock.stepped_s = 100.0 + since_s
+    assert not clock.flush_due(100.0 + since_s)
