@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import errno
+import io
 import logging
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from display.story_samples import CHECKPOINT, FULL, OUTCOME, RUN, at_step
-from rap_trainer.display import Display, Event, History, Outcome, Progress, Report, Run
+from rap_trainer.display import FORMS, Display, Event, History, Outcome, Progress, Report, Run, terminal
 
 
 class Listener:
@@ -76,6 +77,21 @@ def test_the_end_says_where_the_report_is(tmp_path: Path) -> None:
     listener, history = Listener(), History(tmp_path / "history.jsonl")
     tell(Display([listener, history, Report(history, tmp_path / "report.html")]))
     assert listener.told[-1] == replace(OUTCOME, report=str(tmp_path / "report.html"))
+
+
+def test_a_file_name_that_is_no_text_is_shown_somehow_everywhere(tmp_path: Path) -> None:
+    raw = io.BytesIO()
+    streams = [io.TextIOWrapper(raw, encoding="utf-8") for _ in FORMS]
+    history = History(tmp_path / "history.jsonl")
+    report = Report(history, tmp_path / "report.html")
+    display = Display([*map(terminal, streams, FORMS), history, report])
+    display.start(RUN)
+    display.event(replace(CHECKPOINT, text="file \udcff.parquet was set aside"))
+    display.finish(OUTCOME)
+    assert "was set aside" in (tmp_path / "report.html").read_text()
+    assert history.story.events[0].text == "file \udcff.parquet was set aside"
+    for stream in streams:
+        stream.detach()
 
 
 def test_no_sinks_are_a_display_too() -> None:

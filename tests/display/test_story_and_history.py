@@ -76,6 +76,13 @@ def test_a_file_gives_back_the_story(tmp_path: Path) -> None:
     assert replace(read(path), num_reports=50) == history.story
 
 
+def test_any_character_in_a_text_comes_back(tmp_path: Path) -> None:
+    history, event = History(tmp_path / "history.jsonl"), replace(CHECKPOINT, text="a\nb\u2028c\x85d\x0ce é \udcff")
+    history.start(RUN)
+    history.event(event)
+    assert read(tmp_path / "history.jsonl").events == (event,)
+
+
 def test_the_next_attempt_goes_on_where_the_curve_was(tmp_path: Path) -> None:
     path = tmp_path / "history.jsonl"
     first = History(path)

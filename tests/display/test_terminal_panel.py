@@ -59,9 +59,10 @@ def test_before_the_first_step_the_panel_says_so() -> None:
     ids=["bare", "no numbers", "huge numbers", "many parts", "no time at all"],
 )
 def test_every_line_is_80_columns_wide(point: Progress) -> None:
-    event = Event(time_s=NOW_S, kind="warning", text="a sentence that is far too long for one line " * 5)
+    event = Event(time_s=NOW_S, kind="warning", text="a sentence that is far\ntoo long for one line " * 5)
     lines = drawn(RUN, [point] * 30, [event]).splitlines()
     assert {len(line) for line in lines} == {80}
+    assert sum("a sentence that is far too long" in line for line in lines) == 1
 
 
 def test_markup_in_names_and_texts_is_shown_as_it_is() -> None:

@@ -78,7 +78,7 @@ def read(path: Path) -> Story:
         text = path.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
         return Story()
-    values = [value for line in text.splitlines() if (value := decode(line)) is not None]
+    values = [value for line in text.split("\n") if (value := decode(line)) is not None]
     outcomes = [value for value in values if isinstance(value, Outcome)]
     return Story(
         stride=_stride(text),

@@ -21,7 +21,7 @@ _NAMES = {kind: name for name, kind in _TYPES.items()}
 
 def encode(value: Shown) -> str:
     """One line without its end."""
-    return json.dumps({"type": _NAMES[type(value)], **_clean(asdict(value))}, ensure_ascii=False, allow_nan=False)
+    return json.dumps({"type": _NAMES[type(value)], **_clean(asdict(value))}, allow_nan=False)
 
 
 def decode(line: str) -> Shown | None:

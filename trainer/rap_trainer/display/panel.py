@@ -167,7 +167,7 @@ def _quality(points: tuple[Progress, ...]) -> Table:
 
 
 def _event_line(event: Event) -> Text:
-    line = Text.assemble((clock(event.time_s), "bright_black"), "  ", event.sentence)
+    line = Text.assemble((clock(event.time_s), "bright_black"), "  ", " ".join(event.sentence.split()))
     line.truncate(WIDTH - 4, overflow="ellipsis")
     return line
 

@@ -54,7 +54,7 @@ class Report:
     def _write(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         aside = self.path.with_name(self.path.name + ".tmp")
-        aside.write_text(page(self._history.story), encoding="utf-8")
+        aside.write_text(page(self._history.story), encoding="utf-8", errors="replace")  # odd file names
         aside.replace(self.path)
 
 
