@@ -30,7 +30,7 @@ spec:
   features:
   - {{columns: ["int_{{0..12}}"], ops: [{{fillNull: {{value: 0}}}}, {{log1p: {{min: 0}}}}]}}
   - columns: ["cat_{{0..25}}"]
-    ops: [{{fillNull: {{value: 0}}}}, {{sigridHash: {{salt: 0}}}}, {{firstx: {{n: 1}}}}]
+    ops: [{{fillNull: {{value: 0}}}}, {{sigridHash: {{salt: 0}}}}, {{firstx: {{count: 1}}}}]
     table: {{rows: 5000, dim: 16}}
   - {{name: int_0_bucket, columns: [int_0], ops: [{{bucketize: {{borders: [0.5, 1.0, 1.5]}}}}], table: {{rows: 4, dim: 16}}}}
   model: {{dlrm: {{bottom: [64, 32, 16], top: [64, 32, 1]}}}}
