@@ -24,7 +24,8 @@ if str(HERE.parent) not in sys.path:  # run as a plain script: make `servers` im
     sys.path.insert(0, str(HERE.parent))
 
 from servers.cache import cache_root, provide, say  # noqa: E402  (needs the path above)
-from servers.toolchains import go_command, java_command, maven_client  # noqa: E402
+from servers.kafka_classes import class_archive  # noqa: E402
+from servers.toolchains import go_command, maven_client  # noqa: E402
 
 HELM_VERSION = "4.3.1"
 PROMETHEUS_VERSION = "0.316.0"  # the Go module's number of Prometheus 3.16.0
@@ -102,8 +103,9 @@ def kafka() -> Path:
         size_bytes = sum(jar.stat().st_size for jar in folder.iterdir())
         say(f"kafka {version}: {len(locked)} jars, {size_bytes / 1e6:.0f} MB, all checksums match")
 
-    java_command()  # fetched now, so that a test never waits for it
-    return provide(f"kafka-{version}", produce)
+    jars = provide(f"kafka-{version}", produce)
+    class_archive(jars)  # and with it Java: made now, so that a test never waits for it
+    return jars
 
 
 def _fetch_jar(name: str, sha256: str, folder: Path, environment: dict[str, str]) -> None:
