@@ -5,6 +5,7 @@ Nodes are in topological order; a prefix that several features share is one chai
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -115,6 +116,12 @@ class FeatureGraph:
     def ops(self) -> tuple[Node, ...]:
         """The nodes that are ops; their number is the job's op count."""
         return tuple(node for node in self.nodes if node.op is not None)
+
+    @cached_property
+    def readers(self) -> Mapping[int, int]:
+        """How many inputs of nodes, and features, each node is; by index."""
+        read = [index for node in self.nodes for index in node.inputs]
+        return Counter((*read, *(feature.node for feature in self.features)))
 
     def chain(self, feature: FeatureSpec) -> tuple[Node, ...]:
         """Every node the feature needs, references included, in topological order."""

@@ -17,7 +17,7 @@ from rap_trainer.batch import RawBatch
 from rap_trainer.ops.registry import apply
 from rap_trainer.ops.value import Context, Value
 from rap_trainer.plans import plan_job, synthetic_batch
-from rap_trainer.program.program import evaluate
+from rap_trainer.program.execution import evaluate
 
 ALONE = sorted(set(PARAMETERS) - {"cartesian"})
 

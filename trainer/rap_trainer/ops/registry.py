@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from typing import Protocol, cast
 
 from rap_contract.ops import OPS, Op
@@ -16,8 +17,22 @@ class Twin(Protocol):
     def __call__(self, op: Op, value: Value, references: References, context: Context) -> Value: ...
 
 
-TWINS: dict[str, Twin] = {stem: cast(Twin, importlib.import_module(f"rap_trainer.ops.{stem}").apply) for stem in OPS}
+class SideBySideTwin(Protocol):
+    """An op on several columns at once that may differ in some of its parameters."""
+
+    def __call__(self, ops: Sequence[Op], value: Value, sizes: Sequence[int]) -> Value: ...
+
+
+_MODULES = {stem: importlib.import_module(f"rap_trainer.ops.{stem}") for stem in OPS}
+TWINS: dict[str, Twin] = {stem: cast(Twin, module.apply) for stem, module in _MODULES.items()}
 """By stem. An op without its twin fails at import, not in a job."""
+SIDE_BY_SIDE: dict[str, SideBySideTwin] = {
+    stem: cast(SideBySideTwin, module.apply_side_by_side)
+    for stem, module in _MODULES.items()
+    if hasattr(module, "apply_side_by_side")
+}
+FREE_PARAMETERS: dict[str, frozenset[str]] = {stem: _MODULES[stem].FREE for stem in SIDE_BY_SIDE}
+"""Parameters in which the columns of a side-by-side call may differ."""
 
 
 def apply(op: Op, value: Value, references: References, context: Context) -> Value:

@@ -23,7 +23,7 @@ def apply(op: Sample, value: Jagged, references: References, context: Context) -
     """Lists with the kept elements, weights with them."""
     del references
     rows_N, positions_N = places(value.lengths_B, value.values_N.numel())
-    row_hash_B = hash_128_to_64(op.salt, twang_mix64(context.row_ids_B))
+    row_hash_B = hash_128_to_64(op.salt, twang_mix64(context.repeated_row_ids()))
     hash_N = hash_128_to_64(row_hash_B[rows_N], twang_mix64(positions_N))
     share_N = torch.bitwise_right_shift(hash_N, 11).bitwise_and_(LOW_53_BITS)
     return select(value, share_N < math.ceil(op.rate * 2**53))

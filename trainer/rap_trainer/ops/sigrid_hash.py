@@ -2,16 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from rap_contract.ops.sigrid_hash import SigridHash
 
 from rap_trainer.ops.hashing import hash_128_to_64, twang_mix64
 from rap_trainer.ops.value import Context, References, Value, elements
 
+FREE = frozenset({"max_value"})
+"""Parameters in which columns of one call of `apply_side_by_side` may differ."""
+
 
 def apply(op: SigridHash, value: Value, references: References, context: Context) -> Value:
     """Each id as a row of a table; int32 ids are widened first."""
     del references, context
+    return value.with_values(_hashed(op, value).remainder_(_rows(op)))
+
+
+def apply_side_by_side(ops: Sequence[SigridHash], value: Value, sizes: Sequence[int]) -> Value:
+    """`apply` on columns that stand one after the other, each with its own op; `sizes` are their elements."""
+    hashed_N = _hashed(ops[0], value)
+    for op, part in zip(ops, torch.split(hashed_N, list(sizes)), strict=True):
+        part.remainder_(_rows(op))
+    return value.with_values(hashed_N)
+
+
+def _hashed(op: SigridHash, value: Value) -> torch.Tensor:
+    return hash_128_to_64(op.salt, twang_mix64(elements(value).to(torch.int64)))
+
+
+def _rows(op: SigridHash) -> int:
     assert op.max_value is not None, "the graph fills it in"
-    hashed_N = hash_128_to_64(op.salt, twang_mix64(elements(value).to(torch.int64)))
-    return value.with_values(hashed_N.remainder_(op.max_value))
+    return op.max_value

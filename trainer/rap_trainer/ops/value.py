@@ -61,11 +61,17 @@ class Context:
     """What an op may use besides its values. One a batch; `constants` outlives it."""
 
     row_ids_B: torch.Tensor
-    """int64 identity of each row."""
+    """int64 identity of each row of the batch."""
+    copies: int = 1
+    """How many columns stand one after the other in the values: they have copies * B rows."""
     counters: dict[str, torch.Tensor] = field(default_factory=dict)
     """int64 scalars on the device, counted up by ops."""
     constants: dict[tuple[int, str, torch.device], tuple[Op, torch.Tensor]] = field(default_factory=dict)
     """Parameters as tensors, made once: a copy to a device would wait for it in every batch."""
+
+    def repeated_row_ids(self) -> torch.Tensor:
+        """int64 identity of each row of the values."""
+        return self.row_ids_B if self.copies == 1 else self.row_ids_B.repeat(self.copies)
 
     def count(self, name: str, number: torch.Tensor) -> None:
         """Adds an int64 scalar to a counter."""

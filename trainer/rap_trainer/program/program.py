@@ -1,6 +1,6 @@
 """`Program`: a feature graph run on raw batches, each node once, freed after its last use.
 
-It compiles nothing to machine code; the fused kernels of a graph are made elsewhere from the same graph.
+Where the host may look at sizes (CPU), equal chains run as one; else node by node. Both give the same. It compiles nothing to machine code; the fused kernels of a graph are made elsewhere from the same graph.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from rap_contract.graph import FeatureGraph, Node
 from rap_contract.ops import Op
 
 from rap_trainer.batch import ModelBatch, RawBatch
-from rap_trainer.ops.nulls import collapse
-from rap_trainer.ops.registry import apply
-from rap_trainer.ops.value import Context, Dense, Jagged, Value
+from rap_trainer.ops import segments
+from rap_trainer.ops.value import Context, Dense, Value
 from rap_trainer.program.columns import bind
+from rap_trainer.program.execution import evaluate, run_lane
+from rap_trainer.program.lanes import lanes_of
 from rap_trainer.program.outputs import dense_matrix, sparse_tensor
 
 
@@ -31,7 +32,8 @@ class Program:
         }
         """Ops a feature needs, shared ones counted for each."""
         self._constants: dict[tuple[int, str, torch.device], tuple[Op, torch.Tensor]] = {}
-        self._last_use = self._last_uses()
+        self._readers = graph.readers
+        self._lanes = lanes_of(graph)
 
     def run(self, raw: RawBatch) -> ModelBatch:
         """The model's input of a batch, on the batch's device. Raises BatchError, naming the column."""
@@ -51,33 +53,27 @@ class Program:
 
     def _values(self, raw: RawBatch, context: Context) -> dict[int, Value]:
         """Values of the features' nodes; all others are dropped after their last use."""
+        graph = self.graph
         values: dict[int, Value] = {}
-        for node in self.graph.nodes:
-            values[node.index] = evaluate(node, values, raw, context, self.graph)
-            for index in node.inputs:
-                if self._last_use[index] == node.index:
-                    values.pop(index, None)
+        unread = dict(self._readers)
+        if not segments.host_may_look(raw.row_ids_B):
+            for node in graph.nodes:
+                values[node.index] = evaluate(node, values, raw, context, graph)
+                _drop_read(values, unread, node)
+            return values
+        for node in graph.nodes:
+            if node.column is not None:
+                values[node.index] = evaluate(node, values, raw, context, graph)
+        for lane in self._lanes:
+            values.update(run_lane(lane, values, context))
+            for strand in lane.strands:
+                _drop_read(values, unread, strand[0])
         return values
 
-    def _last_uses(self) -> list[int]:
-        num = len(self.graph.nodes)
-        last = list(range(num))
-        for node in self.graph.nodes:
-            for index in node.inputs:
-                last[index] = node.index
-        for feature in self.graph.features:
-            last[feature.node] = num
-        return last
 
-
-def evaluate(node: Node, values: Mapping[int, Value], raw: RawBatch, context: Context, graph: FeatureGraph) -> Value:
-    """One node's value from those of its inputs."""
-    if node.column is not None:
-        return bind(raw, node.column, graph.columns[node.column], node.weights)
-    given = [values[index] for index in node.inputs]
-    if node.op is not None:
-        return apply(node.op, given[0], dict(zip(node.references, given[1:], strict=True)), context)
-    assert node.collapse is not None
-    assert all(isinstance(each, Jagged) for each in given)
-    lists = [each for each in given if isinstance(each, Jagged)]
-    return collapse(lists[0], node.collapse, lists[1] if len(lists) > 1 else None)
+def _drop_read(values: dict[int, Value], unread: dict[int, int], node: Node) -> None:
+    """Forgets the inputs of a node that has run, unless another one or a feature still reads them."""
+    for index in node.inputs:
+        unread[index] -= 1
+        if unread[index] == 0:
+            del values[index]

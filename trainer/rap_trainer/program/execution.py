@@ -1,0 +1,67 @@
+"""Nodes run on values: one by one, or a lane of equal strands as one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from rap_contract.graph import FeatureGraph, Node
+from rap_contract.ops import Op
+
+from rap_trainer.batch import RawBatch
+from rap_trainer.ops.nulls import collapse
+from rap_trainer.ops.registry import SIDE_BY_SIDE, apply
+from rap_trainer.ops.value import Context, Jagged, Value, elements
+from rap_trainer.program.columns import bind
+from rap_trainer.program.lanes import Lane
+from rap_trainer.program.side_by_side import joined, parted, sizes_of
+
+BLOCK = 65_536  # elements a lane handles at once: 512 KiB of int64, so that an op and its scratch stay in a 2 MiB cache
+
+
+def evaluate(node: Node, values: Mapping[int, Value], raw: RawBatch, context: Context, graph: FeatureGraph) -> Value:
+    """One node's value from those of its inputs."""
+    if node.column is not None:
+        return bind(raw, node.column, graph.columns[node.column], node.weights)
+    return _step([node], [values[index] for index in node.inputs], context)
+
+
+def run_lane(lane: Lane, values: Mapping[int, Value], context: Context) -> dict[int, Value]:
+    """The values of a lane's last nodes, a cache-sized block of strands at a time."""
+    ends: dict[int, Value] = {}
+    for strands in _blocks(lane, values):
+        copies = len(strands)
+        beside = replace(context, copies=copies)
+        sources = zip(*(strand[0].inputs for strand in strands), strict=True)
+        given = [joined([values[index] for index in column]) for column in sources]
+        for nodes in zip(*strands, strict=True):
+            given = [_step(nodes, given, beside)]
+        ends.update(zip((strand[-1].index for strand in strands), parted(given[0], copies), strict=True))
+    return ends
+
+
+def _blocks(lane: Lane, values: Mapping[int, Value]) -> list[list[tuple[Node, ...]]]:
+    blocks: list[list[tuple[Node, ...]]] = []
+    room = 0
+    for strand in lane.strands:
+        size = elements(values[strand[0].inputs[0]]).numel()
+        if not blocks or size > room:
+            blocks.append([])
+            room = BLOCK
+        blocks[-1].append(strand)
+        room -= size
+    return blocks
+
+
+def _step(nodes: Sequence[Node], given: Sequence[Value], context: Context) -> Value:
+    """One step of equal nodes on their joined inputs."""
+    node = nodes[0]
+    if node.op is None:
+        assert node.collapse is not None
+        lists = [each for each in given if isinstance(each, Jagged)]
+        assert len(lists) == len(given)
+        return collapse(lists[0], node.collapse, lists[1] if len(lists) > 1 else None)
+    ops: list[Op] = [each.op for each in nodes if each.op is not None]
+    if len(nodes) > 1 and node.op.stem in SIDE_BY_SIDE:
+        return SIDE_BY_SIDE[node.op.stem](ops, given[0], sizes_of(given[0], context.copies))
+    return apply(node.op, given[0], dict(zip(node.references, given[1:], strict=True)), context)
