@@ -83,7 +83,6 @@ AUC = _gauge("rap_evaluation_auc", "ratio", "Area under the ROC curve before lea
 CALIBRATION = _gauge(
     "rap_evaluation_calibration_ratio", "ratio", "Sum of predictions over sum of labels (rank 0).", "span"
 )
-EVALUATED_ROWS = _gauge("rap_evaluation_rows", "rows", "Rows that the scores cover (rank 0).", "span")
 DIVERGENCES = _counter("rap_divergences_total", "events", "Times the divergence guard fired.", "reason")
 
 # Trainer: freshness and lag, with the names of Flink's FLIP-33 where it has one. Files: topic is the directory's name,
