@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
 from hypothesis import given
@@ -51,7 +53,7 @@ def test_segments_are_aligned_and_disjoint_and_sums_lie_together() -> None:
     layout = flat_layout([(12, 5), (8, 12), (1, 8)], [8, 12, 8])
     segments = sorted((*layout.weights, *layout.biases), key=lambda segment: segment.start)
     assert all(segment.start % 64 == 0 for segment in segments)
-    assert all(a.end <= b.start for a, b in zip(segments, segments[1:], strict=False))
+    assert all(a.end <= b.start for a, b in pairwise(segments))
     assert segments[-1].end == layout.size
     assert [segment.start >= layout.sums_start for segment in layout.weights] == [False, False, True]
     assert all(segment.start >= layout.sums_start for segment in layout.biases)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ DIM = 8
 
 
 def mlp(sizes: list[int], dtype: torch.dtype) -> list[nn.Linear]:
-    return [nn.Linear(a, b, dtype=dtype) for a, b in zip(sizes, sizes[1:], strict=False)]
+    return [nn.Linear(a, b, dtype=dtype) for a, b in pairwise(sizes)]
 
 
 def model(num_sparse: int, num_dense: int, dtype: torch.dtype) -> Mlps:
@@ -86,14 +87,19 @@ def test_gradients_and_loss_equal_autograds(
     targets = Targets(
         labels_B=labels, scale=torch.tensor([0.01], dtype=dtype), num_rows=torch.tensor([rows], dtype=torch.int32)
     )
-    outcome = Outcome(logits_B=torch.zeros(B, dtype=dtype), losses_P=torch.zeros(num_blocks(B), dtype=dtype))
+    outcome = Outcome(
+        logits_B=torch.zeros(B, dtype=dtype), losses_P=torch.zeros(num_blocks(B), dtype=dtype), loss_sum=torch.zeros(1)
+    )
     padded = torch.zeros(B, part.dense_width, dtype=dtype)
     padded[:, :num_dense] = dense
     part.forward_bottom(padded)
     part.forward_top(Embeddings(own=own, peer=peer), targets, outcome)
     grad_own, grad_peer = torch.full_like(own, torch.nan), torch.full_like(peer, torch.nan)
-    part.backward(Embeddings(own=own, peer=peer), own=grad_own, peer=grad_peer)
-    part.weight_gradients()
+    part.backward_top()
+    part.top_weight_gradients()
+    part.backward_interaction(Embeddings(own=own, peer=peer), own=grad_own, peer=grad_peer)
+    part.backward_bottom()
+    part.finish_gradients()
 
     tolerance = {"rtol": 1e-10, "atol": 1e-12} if dtype == torch.float64 else {"rtol": 1e-4, "atol": 1e-6}
     torch.testing.assert_close(outcome.losses_P.sum(), expected.detach(), **tolerance)

@@ -38,10 +38,10 @@ def test_interaction_kernels(blocks: Blocks, optional: bool) -> None:
     own, peer = torch.randn(B * 2 * DIM), torch.randn(2 * blocks.block_elements)
     expected, out = torch.zeros(B, tile.padded_columns), torch.zeros(B, tile.padded_columns)
     interactions.forward_twin(bottom, own, peer, expected, tile, present_BS=present)
-    columns = (tile.position_T, tile.origin_T, tile.offset_T, tile.stride_T, tile.num_features)
-    sizes = {"TILE": tile.tile_rows, "D": DIM, "PRECISION": "ieee", "MASKED": optional}
+    columns = (tile.position_T, tile.origin_T, tile.offset_T, tile.stride_T, B, tile.num_features)
+    sizes = {"TILE": tile.tile_rows, "D": DIM, "PRECISION": "ieee", "MASKED": optional, "TURNS": 2, "STAGES": 1}
     held = bottom if present is None else present
-    interactions.interaction_forward_kernel[(B,)](bottom, own, peer, held, out, *columns, out.stride(0), **sizes)
+    interactions.interaction_forward_kernel[(2,)](bottom, own, peer, held, out, *columns, out.stride(0), **sizes)
     torch.testing.assert_close(out, expected)
 
     grad = torch.randn(B, tile.padded_columns)
@@ -50,7 +50,7 @@ def test_interaction_kernels(blocks: Blocks, optional: bool) -> None:
     )
     interactions.backward_twin(bottom, own, peer, grad, tile, into=twin, present_BS=present)
     into = [torch.zeros(B, DIM), torch.full_like(own, 7.0), torch.full_like(peer, 7.0)]
-    interactions.interaction_backward_kernel[(B,)](
+    interactions.interaction_backward_kernel[(2,)](
         bottom, own, peer, held, grad, *into, *columns, grad.stride(0), **sizes
     )
     for got, reference in zip(into, (twin.bottom_BD, twin.own, twin.peer), strict=True):
@@ -71,7 +71,9 @@ def test_loss_kernel(rows: int) -> None:
     P, S = pointwise.num_blocks(B), 64
 
     def fresh() -> tuple[pointwise.Outcome, pointwise.LossGradients]:
-        return pointwise.Outcome(logits_B=torch.zeros(B), losses_P=torch.zeros(P)), pointwise.LossGradients(
+        return pointwise.Outcome(
+            logits_B=torch.zeros(B), losses_P=torch.zeros(P), loss_sum=torch.zeros(1)
+        ), pointwise.LossGradients(
             grad_BN=torch.zeros(B, N), sums_PS=torch.zeros(P, S), hidden_at=0, weight_at=24, bias_at=48
         )
 
@@ -90,7 +92,7 @@ def test_loss_kernel(rows: int) -> None:
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
 
 
-def test_relu_backward_and_column_sum_kernels() -> None:
+def test_relu_backward_and_bottom_gradient_kernels() -> None:
     torch.manual_seed(2)
     kernels = pointwise
     B, N, S = 45, 150, 200
@@ -103,9 +105,12 @@ def test_relu_backward_and_column_sum_kernels() -> None:
     kernels.relu_backward_kernel[grid](grad, out, sums, S, 8, B, N, **sizes)
     torch.testing.assert_close(grad, twin)
     torch.testing.assert_close(sums, twin_sums)
-    again = torch.zeros(P, S)
-    kernels.column_sums_kernel[grid](grad, again, S, 8, B, N, **sizes)
-    torch.testing.assert_close(again, twin_sums)
+    direct, twin = torch.randn(B, N + 3), grad.clone()
+    pointwise.bottom_gradient(twin.clone() if DEVICE.type == "cuda" else twin, out, direct, twin_sums, 8)
+    kernels.bottom_gradient_kernel[grid](grad, out, direct, direct.stride(0), sums, S, 8, B, N, **sizes)
+    torch.testing.assert_close(sums, twin_sums)
+    if DEVICE.type == "cpu":
+        torch.testing.assert_close(grad, twin)
 
 
 RULES = [
@@ -140,6 +145,7 @@ def test_a_hundred_flat_updates_equal_torchs(rule: optimizers.DenseRule) -> None
         for parameter, (_, view) in zip(parameters, flat.views(flat.grads), strict=True):
             parameter.grad = torch.randn_like(parameter)
             view.copy_(parameter.grad)
+        mine.begin()
         mine.update()
         theirs.step()
     for parameter, (_, view) in zip(parameters, flat.views(flat.values), strict=True):
@@ -156,6 +162,7 @@ def test_update_kernel_equals_its_twin(rule: optimizers.DenseRule) -> None:
     for _ in range(3):
         for _, view in flat.views(flat.grads):
             view.normal_()
+        twin.begin()
         twin.update()
         step += 1
         kernels.update_kernel[(-(-values.numel() // 1024),)](
@@ -178,6 +185,7 @@ def test_state_is_shared_with_the_torch_optimizer_both_ways() -> None:
     mine.load_from(theirs)
     assert float(mine.step) == 1
     flat.grads.fill_(2.0)
+    mine.begin()
     mine.update()
     mine.publish_step(theirs)
     state = theirs.state_dict()["state"][0]

@@ -34,11 +34,12 @@ parser.add_argument("--max-rows", type=int, default=1_000_000)
 parser.add_argument("--cases", default="loop,pipeline,captured:auto")
 parser.add_argument("--equal-steps", type=int, default=20)
 parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ".")))
+parser.add_argument("--precision", default="tf32", choices=["tf32", "fp32"])
 parser.add_argument("--watchdog", type=float, default=200)
 arguments = parser.parse_args()
 faulthandler.dump_traceback_later(arguments.watchdog, exit=True)
 
-torch.backends.cuda.matmul.allow_tf32 = True
+torch.backends.cuda.matmul.allow_tf32 = arguments.precision == "tf32"
 world = join_world(use_gpu=True)
 common = {"plan": arguments.plan, "batch": arguments.batch, "gpus": world.size, "max_rows": arguments.max_rows}
 
@@ -62,7 +63,9 @@ say(case="setup", **versions(), sparse=len(names), dense=subject.graph.dense_wid
 def profiled(case: str, step: Callable[[], object]) -> dict[str, object]:
     busy = profile_steps(step)
     if world.rank == 0:
-        with (arguments.out / f"timeline_{case.replace(':', '-')}_{world.size}gpu_{arguments.batch}.txt").open("w") as file:
+        with (arguments.out / f"timeline_{case.replace(':', '-')}_{world.size}gpu_{arguments.batch}.txt").open(
+            "w"
+        ) as file:
             for name, count, us in totals_by_name(busy.timeline)[:45]:
                 file.write(f"{us:9.1f} us x{count:4d}  {name[:110]}\n")
             file.write("\n")
@@ -79,7 +82,9 @@ def run(case: str) -> None:
     model = make_model(subject, world)
     kind, _, option = case.partition(":")
     if kind == "captured":
-        ideal = CapturedIdeal(model, world, batch_size=arguments.batch, exchange=option or "auto")
+        ideal = CapturedIdeal(
+            model, world, batch_size=arguments.batch, exchange=option or "auto", precision=arguments.precision
+        )
         losses = [ideal.train(subject.ready[i % len(subject.ready)], names) for i in range(arguments.equal_steps)]
         step: Callable[[], object] = ideal.one()
     elif kind == "pipeline":

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from rap_trainer.batch import ModelBatch
-from rap_trainer.captured.assemble import Assembly, _all, assemble, skip_bounds_check
+from rap_trainer.captured.assemble import Assembly, assemble
 from rap_trainer.captured.capture import CapturedSteps
 from rap_trainer.captured.schedule import Schedule
 from rap_trainer.captured.slots import Slot
@@ -38,12 +38,12 @@ def fill_slot(assembly: Assembly, slot: Slot, batch: ModelBatch, sparse_names: l
 class CapturedIdeal:
     """The captured step with inputs already preprocessed on the device, input dist included."""
 
-    def __init__(self, model: ShardedModel, world: World, *, batch_size: int, exchange: str = "auto") -> None:
-        from torchrec.distributed.embeddingbag import ShardedEmbeddingBagCollection
-
-        for sharded in _all(model.module, ShardedEmbeddingBagCollection):
-            skip_bounds_check(sharded)
-        self.assembly = assemble(model, world, batch_size=batch_size, exchange=exchange)
+    def __init__(
+        self, model: ShardedModel, world: World, *, batch_size: int, exchange: str = "auto", precision: str = "tf32"
+    ) -> None:
+        self.assembly = assemble(
+            model, world, batch_size=batch_size, exchange=exchange, precision=precision, ids_proven=True
+        )
         parts = self.assembly
         self.step = TrainStep(
             parts.lookup,

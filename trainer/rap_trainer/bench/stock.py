@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torchrec.distributed.train_pipeline import TrainPipelineSparseDist
+from torchrec.streamable import Pipelineable
 
 from rap_trainer.batch import ModelBatch, RawBatch
 from rap_trainer.bench.subject import Subject
@@ -64,7 +65,7 @@ def sequential(model: ShardedModel, subject: Subject, world_size: int) -> Callab
 
 
 @dataclass
-class PipelineBatch:
+class PipelineBatch(Pipelineable):
     """A batch as TorchRec's pipelines move it."""
 
     dense_BD: torch.Tensor

@@ -51,6 +51,8 @@ class Assembly:
     order: tuple[str, ...]
     """Sparse features in rank-major order: the rows of a slot's ids."""
     slots: tuple[Slot, Slot]
+    torch_optimizer: torch.optim.Optimizer
+    """The model's own dense optimizer, whose state lies in the flat buffers."""
 
 
 def refusals(model: ShardedModel) -> tuple[str, ...]:
@@ -87,17 +89,26 @@ def refusals(model: ShardedModel) -> tuple[str, ...]:
 
 
 def assemble(
-    model: ShardedModel, world: World, *, batch_size: int, exchange: str = "auto", precision: str = "tf32"
+    model: ShardedModel,
+    world: World,
+    *,
+    batch_size: int,
+    exchange: str = "auto",
+    precision: str = "tf32",
+    ids_proven: bool = False,
 ) -> Assembly:
     """The parts for one batch size. Collective. Raises CannotCapture.
 
-    `exchange`: auto (copy engines on one host, else NCCL), copy-engine, nccl.
+    `exchange`: auto (copy engines on one host, else NCCL), copy-engine, nccl. `ids_proven`: preprocessing guarantees
+    that every id is a row of its table, so the tables need not check again.
     """
     reasons = refusals(model)
     if reasons:
         raise CannotCapture(reasons)
     dlrm, (sharded,) = _find(model.module, DLRM), _all(model.module, ShardedEmbeddingBagCollection)
     names = tuple(dlrm.sparse_arch.sparse_feature_names)
+    if ids_proven:
+        _skip_bounds_check(sharded)
     ownership = ownership_of(sharded)
     blocks = Blocks(
         order=ownership.order(names),
@@ -118,6 +129,7 @@ def assemble(
         blocks=blocks,
         order=tuple(name for owned in ownership.owned for name in owned),
         slots=make_slots(blocks, ownership.owned[world.rank], chosen, dense_width=dense.dense_width),
+        torch_optimizer=torch_optimizer(model),
     )
 
 
@@ -147,7 +159,7 @@ def table_modules(sharded: Any) -> list[Any]:
     return [module.emb_module for lookup in sharded._lookups for module in lookup._emb_modules]
 
 
-def skip_bounds_check(sharded: Any) -> None:
+def _skip_bounds_check(sharded: Any) -> None:
     """Preprocessing proves every id to be a row of its table; FBGEMM need not look again (24 us a step, H200)."""
     for table in table_modules(sharded):
         table.bounds_check_mode_int = 3  # BoundsCheckMode.NONE

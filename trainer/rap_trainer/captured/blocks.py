@@ -106,6 +106,7 @@ def pair_index(i: int, j: int, num_features: int) -> int:
 
 
 def num_pairs(num_features: int) -> int:
+    """F(F-1)/2: interactions of F features."""
     return num_features * (num_features - 1) // 2
 
 

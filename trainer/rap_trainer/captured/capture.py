@@ -26,7 +26,7 @@ class CapturedSteps:
         device = slots[0].dense.device
         self._device = device
         self._graphs: list[torch.cuda.CUDAGraph] = []
-        stream = torch.cuda.Stream(device)
+        stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         stream.wait_stream(torch.cuda.current_stream(device))
         with _nothing_learned(step, slots), torch.cuda.stream(stream):
             for _ in range(WARM_UPS):

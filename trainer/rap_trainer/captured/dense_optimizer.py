@@ -1,3 +1,4 @@
+# mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call"
 """Dense optimizers over the flat buffers: one kernel a step, nothing a CUDA graph would bake.
 
 Each computes what `torch.optim` of the same name computes. The step count of Adam lives on the
@@ -126,9 +127,12 @@ class FlatOptimizer:
         self.states = [torch.zeros_like(flat.values) for _ in range(rule.num_states)]
         self.step = torch.zeros(1, dtype=flat.values.dtype, device=flat.values.device)
 
-    def update(self) -> None:
-        """One step from the flat gradients."""
+    def begin(self) -> None:
+        """Counts the step, long before `update` needs the count."""
         self.step += 1
+
+    def update(self) -> None:
+        """One step from the flat gradients; after `begin`."""
         if not self.flat.values.is_cuda or self.flat.values.dtype != torch.float32:
             self._update_twin()
             return

@@ -1,8 +1,8 @@
 """The built-in DLRM's dense part as explicit forward and backward functions over flat buffers.
 
-Forward: bottom MLP; interaction; top MLP; loss. Backward in two halves: `backward` is the chain that
-reaches the embeddings' gradient (the critical path), `weight_gradients` everything that may
-run later beside the exchange and the tables' update. No autograd, no gather, no copy between
+Forward: bottom MLP; interaction; top MLP; loss. Backward: `backward_top` and `backward_interaction` are the chain that
+reaches the embeddings' gradient (the critical path); the rest may run beside them, beside the exchange and the tables'
+update, in any order, `finish_gradients` last. No autograd, no gather, no copy between
 layouts. Not here: table lookup, exchange, optimizer.
 
 B rows, D dim, K1 padded interaction columns, N a layer's outputs, P blocks of rows, S sums.
@@ -72,6 +72,7 @@ class DensePart:
         self._bottom: list[torch.Tensor] = []
         self._top: list[torch.Tensor] = []
         self._top_grads: list[torch.Tensor] = []
+        self._grad_BK1 = self._interactions_BK1
         layout = self.flat.layout
         sums_PS = weight.new_zeros(pointwise.num_blocks(B), layout.sums_size)
         last_hidden = len(layers) - 2
@@ -109,8 +110,8 @@ class DensePart:
             self._top[-1], self.flat.weights[last], self.flat.biases[last], targets, outcome, into=self._loss
         )
 
-    def backward(self, embeddings: Embeddings, *, own: torch.Tensor, peer: torch.Tensor) -> None:
-        """The chain from the loss to the embeddings' gradients, written to `own` and `peer`."""
+    def backward_top(self) -> None:
+        """From the loss through the top MLP; after `forward_top`."""
         grad = self._loss.grad_BN
         self._top_grads = [grad]
         for i in range(len(self.flat.weights) - 2, self.num_bottom, -1):
@@ -118,32 +119,42 @@ class DensePart:
             below = self._top[i - self.num_bottom]
             pointwise.relu_backward(grad, below, self._loss.sums_PS, self.flat.layout.bias_column(i - 1))
             self._top_grads.append(grad)
-        grad_BK1 = grad @ self.flat.weights[self.num_bottom]
+        self._grad_BK1 = grad @ self.flat.weights[self.num_bottom]
+
+    def backward_interaction(self, embeddings: Embeddings, *, own: torch.Tensor, peer: torch.Tensor) -> None:
+        """The embeddings' gradients, written to `own` and `peer`; after `backward_top`."""
         interaction_backward(
             self._bottom[-1],
             embeddings.own,
             embeddings.peer,
-            grad_BK1,
+            self._grad_BK1,
             self.tile,
             into=TileGradients(bottom_BD=self.grad_bottom_BD, own=own, peer=peer),
             present_BS=embeddings.present_BS,
             precision=self._dot_precision,
         )
 
-    def weight_gradients(self) -> None:
-        """All weight and bias gradients into the flat gradient buffer; after `backward`."""
+    def top_weight_gradients(self) -> None:
+        """Weight gradients of the top MLP's hidden layers into the flat buffer; after `backward_top`."""
         layer = len(self.flat.weights) - 2
         for grad in self._top_grads:
             torch.mm(grad.t(), self._top[layer - self.num_bottom], out=self.flat.weight_grads[layer])
             layer -= 1
+
+    def backward_bottom(self) -> None:
+        """The bottom MLP's backward and weight gradients; after `backward_interaction`."""
         grad, sums_PS = self.grad_bottom_BD, self._loss.sums_PS
-        pointwise.column_sums(grad, sums_PS, self.flat.layout.bias_column(self.num_bottom - 1))
+        bias = self.flat.layout.bias_column(self.num_bottom - 1)
+        pointwise.bottom_gradient(grad, self._bottom[-1], self._grad_BK1, sums_PS, bias)
         for i in range(self.num_bottom - 1, -1, -1):
             torch.mm(grad.t(), self._bottom[i], out=self.flat.weight_grads[i])
             if i:
                 grad = grad @ self.flat.weights[i]
                 pointwise.relu_backward(grad, self._bottom[i], sums_PS, self.flat.layout.bias_column(i - 1))
-        torch.sum(sums_PS, 0, out=self.flat.sum_grads)
+
+    def finish_gradients(self) -> None:
+        """All bias gradients and the last layer's, from the column sums of every pass before."""
+        torch.sum(self._loss.sums_PS, 0, out=self.flat.sum_grads)
 
     def _layer(self, i: int, x: torch.Tensor) -> torch.Tensor:
         weight, bias = self.flat.weights[i], self.flat.biases[i]

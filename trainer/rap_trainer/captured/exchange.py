@@ -47,14 +47,14 @@ class Exchange(Protocol):
         """[W * G]: gradients for the peers, same layout."""
 
     @property
-    def pooled_grads_N(self) -> torch.Tensor:
+    def pooled_grads(self) -> torch.Tensor:
         """[W * B * T * D]: gradients of this rank's lookup output; peers' rows are received."""
 
     def send_pooled(self, pooled_N: torch.Tensor) -> None:
         """Lookup output [W * B, T * D] to the ranks whose rows it belongs to."""
 
     def send_grads(self) -> None:
-        """`peer_grads` back to the owners; afterwards `pooled_grads_N` is complete."""
+        """`peer_grads` back to the owners; afterwards `pooled_grads` is complete."""
 
     def send_ids(self, ids_FB: torch.Tensor, slot: int) -> None:
         """Ids in rank-major order to their owners' `ids(slot)`. Visible after the next barrier or collective."""
@@ -78,7 +78,7 @@ class LocalExchange:
 
     def __init__(self, blocks: Blocks, device: torch.device, *, slots: int = 2) -> None:
         self._peer = torch.zeros(4, device=device)
-        self._pooled_grads_N = torch.zeros(blocks.batch_size * blocks.own_width, device=device)
+        self._pooled_grads = torch.zeros(blocks.batch_size * blocks.own_width, device=device)
         self._ids = [
             torch.zeros(len(blocks.order) * blocks.batch_size, dtype=torch.int64, device=device) for _ in range(slots)
         ]
@@ -96,8 +96,8 @@ class LocalExchange:
         return self._peer
 
     @property
-    def pooled_grads_N(self) -> torch.Tensor:
-        return self._pooled_grads_N
+    def pooled_grads(self) -> torch.Tensor:
+        return self._pooled_grads
 
     def send_pooled(self, pooled_N: torch.Tensor) -> None:
         return
@@ -158,7 +158,7 @@ class SymmetricExchange:
         most = max(blocks.counts) * W * B
         self._ids = _shared(slots * most, torch.int64, device, group)
         self._ids_size = most
-        self._streams = [torch.cuda.Stream(device) for _ in range((W - 1) * copies)]
+        self._streams = [torch.cuda.Stream(device) for _ in range((W - 1) * copies)]  # type: ignore[no-untyped-call]  # torch leaves it untyped
         self._copies = copies
         self._flat: _Shared | None = None
         torch.cuda.synchronize(device)
@@ -177,7 +177,7 @@ class SymmetricExchange:
         return self._peer_grads
 
     @property
-    def pooled_grads_N(self) -> torch.Tensor:
+    def pooled_grads(self) -> torch.Tensor:
         blocks = self._blocks
         return self._grads.tensor[: blocks.world_size * blocks.batch_size * blocks.own_width]
 
@@ -254,7 +254,7 @@ class NcclExchange:
         G, W, B = blocks.block_elements, blocks.world_size, blocks.batch_size
         self._peer = torch.zeros(W * G, device=device)
         self._peer_grads = torch.zeros(W * G, device=device)
-        self._pooled_grads_N = torch.zeros(W * B * blocks.own_width, device=device)
+        self._pooled_grads = torch.zeros(W * B * blocks.own_width, device=device)
         own = blocks.counts[blocks.rank]
         self._received = torch.zeros(W * own * B, dtype=torch.int64, device=device)
         self._ids = [torch.zeros(own * W * B, dtype=torch.int64, device=device) for _ in range(slots)]
@@ -274,14 +274,14 @@ class NcclExchange:
         return self._peer_grads
 
     @property
-    def pooled_grads_N(self) -> torch.Tensor:
-        return self._pooled_grads_N
+    def pooled_grads(self) -> torch.Tensor:
+        return self._pooled_grads
 
     def send_pooled(self, pooled_N: torch.Tensor) -> None:
         self._all_to_all(self._peer_blocks(self._peer), self._owner_rows(pooled_N.view(-1)))
 
     def send_grads(self) -> None:
-        self._all_to_all(self._owner_rows(self._pooled_grads_N), self._peer_blocks(self._peer_grads))
+        self._all_to_all(self._owner_rows(self._pooled_grads), self._peer_blocks(self._peer_grads))
 
     def _all_to_all(self, received: list[torch.Tensor], sent: list[torch.Tensor]) -> None:
         """One block to and from each peer. Gloo has no all-to-all of tensors that differ in size."""

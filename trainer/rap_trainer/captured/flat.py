@@ -130,9 +130,9 @@ class FlatParameters:
         """The tail of the gradients, filled by one reduction of column sums."""
         return self.grads[self.layout.sums_start :]
 
-    def views(self, buffer: torch.Tensor) -> list[tuple[nn.Parameter, torch.Tensor]]:
+    def views(self, buffer: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Each parameter with its own elements of a buffer of this layout, such as an optimizer's state."""
-        pairs: list[tuple[nn.Parameter, torch.Tensor]] = []
+        pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
         for layer, weight, bias in zip(self._layers, self.layout.weights, self.layout.biases, strict=True):
             pairs.append((layer.weight, weight.exact(buffer)))
             pairs.append((layer.bias, bias.exact(buffer).view(-1)))

@@ -12,7 +12,7 @@ class Lane:
     """One branch. Work enqueued `on` it runs beside the current stream until `join`."""
 
     def __init__(self, device: torch.device) -> None:
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]  # torch leaves it untyped
         self._forked = False
 
     def reset(self) -> None:

@@ -1,4 +1,5 @@
-"""The two elementwise passes of the dense backward: the loss with the last layer, and ReLU with bias sums.
+# mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call"
+"""The elementwise passes of the dense backward: the loss with the last layer, and ReLU with bias sums.
 
 Both write column sums per block of rows besides their result, so that bias gradients need no
 second read; a single reduction over blocks finishes all of them. Twins in plain PyTorch are the
@@ -89,13 +90,20 @@ def relu_backward_kernel(
 
 
 @triton.jit
-def column_sums_kernel(grad_ptr, sums_ptr, sums_stride, sums_at, B, N, BLOCK_B: tl.constexpr, BLOCK_N: tl.constexpr):
-    """Sums the columns of grad_BN by blocks of rows. Grid: P x column blocks."""
+def bottom_gradient_kernel(
+    grad_ptr, out_ptr, direct_ptr, direct_stride, sums_ptr, sums_stride, sums_at, B, N,
+    BLOCK_B: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """Adds the direct gradient to grad_BN and masks it, in place, and sums its columns. Grid: P x column blocks."""
     block = tl.program_id(0)
     b = block * BLOCK_B + tl.arange(0, BLOCK_B)
     n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     mask = (b < B)[:, None] & (n < N)[None, :]
-    grad = tl.load(grad_ptr + b[:, None] * N + n[None, :], mask=mask, other=0.0)
+    at = b[:, None] * N + n[None, :]
+    grad = tl.load(grad_ptr + at, mask=mask, other=0.0)
+    grad += tl.load(direct_ptr + b[:, None] * direct_stride + n[None, :], mask=mask, other=0.0)
+    grad = tl.where(tl.load(out_ptr + at, mask=mask, other=0.0) > 0, grad, 0.0)
+    tl.store(grad_ptr + at, grad, mask=mask)
     tl.store(sums_ptr + block * sums_stride + sums_at + n, tl.sum(grad, axis=0), mask=n < N)
 
 
@@ -117,6 +125,8 @@ class Outcome:
     logits_B: torch.Tensor
     losses_P: torch.Tensor
     """By block of rows: their sum is this rank's share of the loss."""
+    loss_sum: torch.Tensor
+    """[1]: sum of the losses of this rank's rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,14 +191,26 @@ def relu_backward(grad_BN: torch.Tensor, out_BN: torch.Tensor, sums_PS: torch.Te
     )
 
 
-def column_sums(grad_BN: torch.Tensor, sums_PS: torch.Tensor, at: int) -> None:
-    """Column sums of an already masked gradient into `sums_PS[:, at:]`."""
+def bottom_gradient(
+    grad_BN: torch.Tensor, out_BN: torch.Tensor, direct: torch.Tensor, sums_PS: torch.Tensor, at: int
+) -> None:
+    """Completes the bottom MLP's gradient: adds columns 0..N-1 of `direct`, masks as `relu_backward` does, sums."""
     B, N = grad_BN.shape
     if not grad_BN.is_cuda or grad_BN.dtype != torch.float32:
+        grad_BN.add_(direct[:, :N]).mul_(out_BN > 0)
         sums_PS[:, at : at + N] = _block_sums(grad_BN)
         return
     grid = (num_blocks(B), triton.cdiv(N, COLUMNS))
-    column_sums_kernel[grid](grad_BN, sums_PS, sums_PS.stride(0), at, B, N, BLOCK_B=ROWS, BLOCK_N=COLUMNS, num_warps=4)
+    bottom_gradient_kernel[grid](
+        grad_BN, out_BN, direct, direct.stride(0), sums_PS, sums_PS.stride(0), at, B, N,
+        BLOCK_B=ROWS, BLOCK_N=COLUMNS, num_warps=4,
+    )  # fmt: skip
+
+
+def sum_losses(outcome: Outcome, targets: Targets) -> None:
+    """Fills `outcome.loss_sum`; off the critical path."""
+    torch.sum(outcome.losses_P, 0, keepdim=True, out=outcome.loss_sum)
+    outcome.loss_sum.div_(targets.scale)
 
 
 def loss_twin(

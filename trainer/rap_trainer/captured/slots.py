@@ -13,6 +13,7 @@ from rap_trainer.captured.blocks import Blocks
 from rap_trainer.captured.exchange import Exchange
 from rap_trainer.captured.input_dist import OneHotInputs
 from rap_trainer.captured.pointwise import Outcome, Targets, num_blocks
+from rap_trainer.captured.raw import ALIGNMENT_BYTES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +28,8 @@ class Slot:
     Where a feature is absent, any row of its table."""
     present_BS: torch.Tensor | None
     """int8: which features a row has, in rank-major order; None where every row has every one."""
+    header: torch.Tensor
+    """`targets.num_rows` and `targets.scale` as bytes, laid out as in a raw buffer."""
     targets: Targets
     inputs: OneHotInputs
     """The lookup's input, filled by the exchange."""
@@ -47,16 +50,22 @@ def _slot(
     B, F = blocks.batch_size, len(blocks.order)
     ids_N = exchange.ids(index)
     device = ids_N.device
+    header = torch.zeros(ALIGNMENT_BYTES + 4, dtype=torch.uint8, device=device)
     return Slot(
         index=index,
         dense=torch.zeros(B, dense_width, device=device),
         ids_FB=torch.zeros(F, B, dtype=torch.int64, device=device),
         present_BS=torch.ones(B, F, dtype=torch.int8, device=device) if optional else None,
+        header=header,
         targets=Targets(
             labels_B=torch.zeros(B, device=device),
-            scale=torch.zeros(1, device=device),
-            num_rows=torch.zeros(1, dtype=torch.int32, device=device),
+            scale=header[ALIGNMENT_BYTES:].view(torch.float32),
+            num_rows=header[:4].view(torch.int32),
         ),
         inputs=OneHotInputs(owned, ids_N, rows=B * blocks.world_size),
-        outcome=Outcome(logits_B=torch.zeros(B, device=device), losses_P=torch.zeros(num_blocks(B), device=device)),
+        outcome=Outcome(
+            logits_B=torch.zeros(B, device=device),
+            losses_P=torch.zeros(num_blocks(B), device=device),
+            loss_sum=torch.zeros(1, device=device),
+        ),
     )

@@ -18,6 +18,7 @@ from rap_trainer.captured.dense_optimizer import FlatOptimizer
 from rap_trainer.captured.dense_part import DensePart, Embeddings
 from rap_trainer.captured.exchange import Exchange
 from rap_trainer.captured.lanes import Lane
+from rap_trainer.captured.pointwise import sum_losses
 from rap_trainer.captured.schedule import Placement, Schedule, Window
 from rap_trainer.captured.slots import Slot
 
@@ -28,7 +29,9 @@ Lookup = Callable[[object], torch.Tensor]
 class Preprocessor(Protocol):
     """The fused kernels of a plan, from raw buffers to a slot. Launches on the current stream."""
 
-    num_kernels: int
+    @property
+    def num_kernels(self) -> int:
+        """Fused launches of a batch, in order."""
 
     def launch(self, kernel: int, slot: Slot, programs: int | None) -> None:
         """One fused kernel; `programs`: grid size, None for its own."""
@@ -37,7 +40,10 @@ class Preprocessor(Protocol):
 class NoPreprocessing:
     """Inputs are in the slots already: the ideal a schedule is measured against."""
 
-    num_kernels = 0
+    @property
+    def num_kernels(self) -> int:
+        """None."""
+        return 0
 
     def launch(self, kernel: int, slot: Slot, programs: int | None) -> None:
         raise AssertionError("there is no kernel to launch")
@@ -55,12 +61,14 @@ class TrainStep:
         *,
         preprocessor: Preprocessor,
         schedule: Schedule,
+        score: Callable[[Slot], None] | None = None,
     ) -> None:
+        """`score`: what judges the logits of a slot, enqueued beside the backward."""
         if len(schedule.placements) != preprocessor.num_kernels:
             raise ValueError(f"{preprocessor.num_kernels} kernels, the schedule places {len(schedule.placements)}")
         device = dense.flat.values.device
         self.lookup, self.dense, self.optimizer, self.exchange = lookup, dense, optimizer, exchange
-        self.preprocessor, self.schedule = preprocessor, schedule
+        self.preprocessor, self.schedule, self.score = preprocessor, schedule, score
         self._bottom, self._tail, self._prepare, self._ids = (Lane(device) for _ in range(4))
         self._muted = False
 
@@ -81,6 +89,7 @@ class TrainStep:
         self._open(Window.EMB_FWD, following)
         self._bottom.fork()
         with self._bottom.on():
+            self.optimizer.begin()
             dense.forward_bottom(current.dense)
         pooled = self.lookup(current.inputs.kjt)
         self._open(Window.OUTPUT_DIST, following)
@@ -90,17 +99,24 @@ class TrainStep:
         embeddings = Embeddings(own=self._own(pooled.detach()), peer=exchange.peer, present_BS=current.present_BS)
         dense.forward_top(embeddings, current.targets, current.outcome)
         self._open(Window.MLP_BWD, following)
-        grads_N = exchange.pooled_grads_N
-        dense.backward(embeddings, own=self._own(grads_N), peer=exchange.peer_grads)
+        dense.backward_top()
         self._tail.fork()
         with self._tail.on():
-            dense.weight_gradients()
+            sum_losses(current.outcome, current.targets)
+            if self.score is not None:
+                self.score(current)
+            dense.top_weight_gradients()
+        grads_N = exchange.pooled_grads
+        dense.backward_interaction(embeddings, own=self._own(grads_N), peer=exchange.peer_grads)
+        self._bottom.fork()
+        with self._bottom.on():
+            dense.backward_bottom()
         self._open(Window.GRAD_DIST, following)
         self._ids_before(Window.GRAD_DIST, following)
         exchange.send_grads()
         self._finish_dense()
         self._open(Window.EMB_BWD, following)
-        pooled.backward(grads_N.view_as(pooled))
+        pooled.backward(grads_N.view_as(pooled))  # type: ignore[no-untyped-call]  # torch leaves it untyped
         self._tail.join()
         self._ids_after(Window.GRAD_DIST, following)
 
@@ -169,5 +185,7 @@ class TrainStep:
         if self.exchange.uses_nccl:
             self._tail.fork()
         with self._tail.on():
+            self._bottom.join()
+            self.dense.finish_gradients()
             self.exchange.reduce_grads()
             self.optimizer.update()

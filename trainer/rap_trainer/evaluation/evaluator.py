@@ -12,7 +12,8 @@ as it is, which is right for one rank. Not here: what to do about a divergence, 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 from rap_contract.training import Evaluation as EvaluationSpec
@@ -55,6 +56,13 @@ class Evaluator:
     def accumulate(self, logits_B: torch.Tensor, labels_B: torch.Tensor) -> None:
         """The part of `update` that runs on the device: fixed addresses, no host value, fit for a CUDA graph."""
         sketch.accumulate(self._open_C, logits_B, labels_B)
+
+    @contextmanager
+    def unseen(self) -> Iterator[None]:
+        """What is accumulated inside is forgotten: warm-up steps, and a captured step's rows of padding."""
+        kept_C = self._open_C.clone()
+        yield
+        self._open_C.copy_(kept_C)
 
     def advance(self, global_rows: int) -> None:
         """The part of `update` that runs on the host, after `accumulate`: moves the window by rows of all ranks."""

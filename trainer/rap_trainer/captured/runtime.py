@@ -1,0 +1,251 @@
+"""The captured runtime: `prepare` copies a batch to the device, `train` replays the graph that trains the one before.
+
+The same interface as the eager runtime. While the graph of step i runs, the GPU also preprocesses batch i + 1 (a branch
+of that graph) and receives batch i + 2 (a copy on its own stream). A batch whose preprocessing could not ride
+on the step before it, because none was ready then, is preprocessed on its own first. The host only packs and enqueues.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from rap_contract.graph import FeatureGraph
+
+from rap_trainer.batch import ModelBatch, RawBatch
+from rap_trainer.captured.assemble import Assembly, CannotCapture, assemble
+from rap_trainer.captured.capture import CapturedSteps
+from rap_trainer.captured.preprocess import FusedPreprocessor
+from rap_trainer.captured.raw import ROOM, Overflow, RawBuffer, RawLayout, raw_layout
+from rap_trainer.captured.schedule import Schedule, Window
+from rap_trainer.captured.slots import Slot
+from rap_trainer.captured.step import TrainStep
+from rap_trainer.evaluation.evaluator import Evaluator
+from rap_trainer.model.shard import ShardedModel
+from rap_trainer.step.stages import StepState
+from rap_trainer.step.timing import PartTimer
+from rap_trainer.world import World
+
+log = logging.getLogger(__name__)
+
+NUM_PINNED = 3
+"""Pinned buffers: one being packed, one being copied, one in reserve for a host that runs ahead."""
+DEFAULT_WINDOW = Window.OUTPUT_DIST
+"""Where preprocessing hides without a measured plan: beside the exchange, which copy engines run without an SM."""
+
+
+@dataclass(kw_only=True)
+class CapturedState(StepState):
+    """A step on its way through the captured runtime."""
+
+    slot: int
+    preprocessed: bool = False
+    """Its preprocessing is enqueued, in the graph of the step before."""
+
+
+class CapturedRuntime:
+    """Trains batches of up to `batch_size` rows a rank. Not thread-safe; every rank makes the same calls."""
+
+    def __init__(
+        self,
+        model: ShardedModel,
+        graph: FeatureGraph,
+        world: World,
+        *,
+        batch_size: int,
+        evaluator: Evaluator | None = None,
+        schedule: Schedule | None = None,
+        exchange: str = "auto",
+        precision: str = "tf32",
+    ) -> None:
+        """Captures at once. Collective. Raises CannotCapture with the reasons if the job has no captured form."""
+        self._graph, self._world, self._evaluator = graph, world, evaluator
+        self._model = model
+        self.assembly: Assembly = assemble(
+            model, world, batch_size=batch_size, exchange=exchange, precision=precision, ids_proven=True
+        )
+        self.timer = PartTimer(world.device)
+        self._copies = torch.cuda.Stream(world.device)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        self._schedule = schedule
+        self._prepared = 0
+        self._upcoming: CapturedState | None = None
+        self._capture(raw_layout(graph, batch_size=batch_size, capacities={}))
+
+    # -- what the loop calls
+
+    def prepare(self, raw: RawBatch) -> CapturedState:
+        """Copies a batch to the device, on a stream of its own. Captures again if a list column outgrew its room."""
+        slot = self._prepared % 2
+        host, copied = self._pinned[self._prepared % NUM_PINNED]
+        copied.synchronize()
+        needed: Mapping[str, int] = {}
+        try:
+            host.pack(raw)
+        except Overflow as overflow:
+            needed = overflow.needed
+        if self._any_overflow(bool(needed)):
+            self._grow(needed)
+            return self.prepare(raw)
+        self._copies.wait_event(self._consumed[slot])
+        with torch.cuda.stream(self._copies):
+            self._preprocessor.raw[slot].bytes.copy_(host.bytes, non_blocking=True)
+            copied.record()
+            ready = self._copies.record_event()
+        self._prepared += 1
+        state = CapturedState(raw=raw, slot=slot, ready=ready)
+        self._upcoming = state
+        return state
+
+    def train(self, state: StepState) -> CapturedState:
+        """Replays the step of a prepared batch. Collective. Loss and logits are read lazily, before the step after next."""
+        assert isinstance(state, CapturedState)
+        main = torch.cuda.current_stream(self._world.device)
+        slot = self.assembly.slots[state.slot]
+        if not state.preprocessed:
+            assert state.ready is not None
+            main.wait_event(state.ready)
+            self._step.prepare(slot)
+            self._consumed[state.slot].record(main)
+        upcoming = self._upcoming
+        if upcoming is not None and upcoming is not state:
+            assert upcoming.ready is not None
+            main.wait_event(upcoming.ready)
+            upcoming.preprocessed = True
+        with self.timer.device("forward"):
+            self._replay(state, slot)
+        self._consumed[1 - state.slot].record(main)
+        if upcoming is state:
+            self._upcoming = None
+        self._steps += 1
+        state.batch = self._model_batch(state.raw, slot)
+        state.loss_sum = slot.outcome.loss_sum[0].clone()
+        return state
+
+    # -- plans and captures
+
+    @property
+    def schedule(self) -> Schedule:
+        """Where preprocessing runs."""
+        return self._step.schedule
+
+    @property
+    def num_kernels(self) -> int:
+        """Fused launches a schedule places."""
+        return self._preprocessor.num_kernels
+
+    def switch(self, schedule: Schedule) -> None:
+        """Captures again with another schedule, between two steps. Collective. No state changes, no memory is kept."""
+        if schedule == self.schedule:
+            return
+        self._schedule = schedule
+        self._close()
+        self._record()
+
+    def synchronise_state(self) -> None:
+        """Writes what a checkpoint reads from the host: the dense optimizer's step count."""
+        self.assembly.optimizer.publish_step(self.assembly.torch_optimizer)
+
+    def reload(self) -> None:
+        """Takes over weights and state that a checkpoint has loaded into the model and its optimizer."""
+        if not self.assembly.dense.flat.is_adopted():
+            raise CannotCapture(("the loaded checkpoint replaced the parameters' memory",))
+        self.assembly.optimizer.load_from(self.assembly.torch_optimizer)
+
+    def close(self) -> None:
+        """Gives graphs and their memory back."""
+        self._close()
+
+    def _capture(self, layout: RawLayout) -> None:
+        device = self._world.device
+        self._preprocessor = FusedPreprocessor(self._graph, self.assembly.order, layout, self.assembly.slots, device)
+        self._pinned = [(RawBuffer(layout, torch.device("cpu"), pinned=True), _event()) for _ in range(NUM_PINNED)]
+        self._consumed = [_event() for _ in range(2)]
+        self._record()
+
+    def _record(self) -> None:
+        kernels = self._preprocessor.num_kernels
+        schedule = self._schedule
+        if schedule is None or len(schedule.placements) != kernels:
+            schedule = Schedule.uniform(kernels, DEFAULT_WINDOW)
+        self._step = TrainStep(
+            self.assembly.lookup,
+            self.assembly.dense,
+            self.assembly.optimizer,
+            self.assembly.exchange,
+            preprocessor=self._preprocessor,
+            schedule=schedule,
+            score=self._score if self._evaluator is not None else None,
+        )
+        self._steps = 0
+        if self._evaluator is None:
+            self._graphs = CapturedSteps(self._step, self.assembly.slots)
+            return
+        with self._evaluator.unseen():
+            self._graphs = CapturedSteps(self._step, self.assembly.slots)
+
+    def _close(self) -> None:
+        self._graphs.close()
+
+    def _any_overflow(self, mine: bool) -> bool:
+        if self._world.size == 1 or not self._preprocessor.raw[0].layout.capacities:
+            return mine
+        flag = torch.tensor([int(mine)])
+        dist.all_reduce(flag, op=dist.ReduceOp.MAX, group=self._world.control_group)
+        return bool(flag)
+
+    def _grow(self, needed: Mapping[str, int]) -> None:
+        layout = self._preprocessor.raw[0].layout
+        capacities = {name: max(room, int(ROOM * needed.get(name, 0))) for name, room in layout.capacities.items()}
+        log.info("captures again: list columns outgrew their room: %s", needed)
+        pending = self._upcoming
+        torch.cuda.synchronize(self._world.device)
+        self._close()
+        self._capture(raw_layout(self._graph, batch_size=layout.batch_size, capacities=capacities))
+        if pending is not None and not pending.preprocessed:
+            self._refill(pending)
+
+    def _refill(self, state: CapturedState) -> None:
+        """Copies a waiting batch into the new buffers."""
+        host, copied = self._pinned[(self._prepared - 1) % NUM_PINNED]
+        host.pack(state.raw)
+        with torch.cuda.stream(self._copies):
+            self._preprocessor.raw[state.slot].bytes.copy_(host.bytes, non_blocking=True)
+            copied.record()
+            state.ready = self._copies.record_event()
+
+    # -- a step
+
+    def _replay(self, state: CapturedState, slot: Slot) -> None:
+        evaluator, raw = self._evaluator, state.raw
+        rows = raw.num_rows
+        if evaluator is None:
+            self._graphs.replay(state.slot)
+            return
+        if rows == self.assembly.blocks.batch_size:
+            self._graphs.replay(state.slot)
+        else:
+            with evaluator.unseen():
+                self._graphs.replay(state.slot)
+            evaluator.accumulate(slot.outcome.logits_B[:rows], slot.targets.labels_B[:rows])
+        evaluator.advance(raw.global_rows)
+
+    def _score(self, slot: Slot) -> None:
+        assert self._evaluator is not None
+        self._evaluator.accumulate(slot.outcome.logits_B, slot.targets.labels_B)
+
+    def _model_batch(self, raw: RawBatch, slot: Slot) -> ModelBatch:
+        rows = raw.num_rows
+        return ModelBatch(
+            dense_BD=slot.dense[:rows, : self._graph.dense_width],
+            sparse=slot.inputs.kjt,
+            labels_B=slot.targets.labels_B[:rows],
+            global_rows=raw.global_rows,
+            event_times_s_B=raw.event_times_s_B,
+        )
+
+
+def _event() -> torch.cuda.Event:
+    return torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch leaves it untyped
