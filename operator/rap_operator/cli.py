@@ -16,6 +16,7 @@ from pathlib import Path
 
 import kubernetes.client
 import kubernetes.config
+import prometheus_client
 
 from rap_operator import logs
 from rap_operator.api import KubernetesApi
@@ -36,6 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs until SIGTERM (0) or until the lease is lost (1)."""
     options = parser().parse_args(arguments)
     logs.configure(options.log_level)
+    prometheus_client.disable_created_metrics()  # twice the series for nothing
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())

@@ -228,6 +228,7 @@ def http_fetch() -> Fetch:
             answer.release_conn()
         if len(data) > MAX_BYTES:
             raise ValueError(f"more than {MAX_BYTES} bytes")
-        return data.decode(errors="replace")
+        text: str = data.decode(errors="replace")
+        return text
 
     return fetch

@@ -25,5 +25,3 @@ def on_server(kubernetes_cluster: KubernetesCluster, namespace: str, crd: None) 
     made = OnServer(kubernetes_cluster, namespace)
     yield made
     made.close()
-
-

@@ -151,7 +151,11 @@ def test_the_first_failure_is_the_cause_not_the_peers_after_it(world: World) -> 
 
 @pytest.mark.parametrize(
     ("code", "reason"),
-    [(ExitCode.INVALID, "InvalidJob"), (ExitCode.DATA_BUDGET, "DataBudgetExceeded"), (ExitCode.DIVERGED, "ModelDiverged")],
+    [
+        (ExitCode.INVALID, "InvalidJob"),
+        (ExitCode.DATA_BUDGET, "DataBudgetExceeded"),
+        (ExitCode.DIVERGED, "ModelDiverged"),
+    ],
 )
 def test_failures_that_a_restart_cannot_help_fail_the_job(world: World, code: int, reason: str) -> None:
     end_all(world, code)
@@ -348,7 +352,9 @@ def test_an_old_checkpoint_is_said(world: World) -> None:
 
 
 def test_what_was_measured_shows_in_the_status(world: World) -> None:
-    world.telemetry = telemetry(world, samples_per_second=1234.56, exposed_percent=3.21, lag_records=7.0, may_report=True)
+    world.telemetry = telemetry(
+        world, samples_per_second=1234.56, exposed_percent=3.21, lag_records=7.0, may_report=True
+    )
     world.telemetry = replace(world.telemetry, plan_hash="abc123")
     world.settle()
     assert world.status.metrics.samples_per_second == 1234.6

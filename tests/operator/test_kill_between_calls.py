@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from operator_world.fake_cluster import FakeCluster, Object
 from operator_world.world import World, rapjob
 from rap_operator.resources import RAPJOBS, Resource
 
-READS = {"list", "get", "watch"}
+T = TypeVar("T")
 
 
 class Killed(BaseException):
@@ -44,7 +44,7 @@ class KillingApi:
     def delete(self, resource: Resource, namespace: str, name: str, options: Object) -> None:
         self._passed(lambda: self.cluster.delete(resource, namespace, name, options))
 
-    def _passed(self, request: Callable[[], Any]) -> Any:
+    def _passed(self, request: Callable[[], T]) -> T:
         index, self.num_calls = self.num_calls, self.num_calls + 1
         if index == self.kill_at and not self.has_effect:
             raise Killed

@@ -11,7 +11,6 @@ import pytest
 from node_agent.agent import NodeAgent
 from operator_world.on_server import OnServer, port_of, read_page, script_job
 from rap_operator.policy import Limits
-from servers.kube_api import Object
 from servers.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
@@ -38,7 +37,7 @@ def watch_overlap(on_server: OnServer, done: Callable[[], object]) -> None:
     wait_until(both, limit_s=90, what="the next attempt, alone")
 
 
-def test_a_job_lives_fails_suspends_resizes_and_leaves_nothing(on_server: OnServer, node_agent: NodeAgent) -> None:
+def test_a_job_runs_fails_suspends_and_resizes(on_server: OnServer, node_agent: NodeAgent) -> None:
     on_server.operate()
     on_server.create(script_job(WAIT, **QUICK))
     status = on_server.wait_phase("Running")
@@ -59,9 +58,6 @@ def test_a_job_lives_fails_suspends_resizes_and_leaves_nothing(on_server: OnServ
     status = on_server.wait_phase("Running", attempt=3)
     assert status["ready"] == "3/3"
     assert status["restarts"]["failures"] == 1
-
-    on_server.cluster.kubectl("delete", "rj", "clicks", "-n", on_server.namespace, "--wait=false")
-    wait_until(lambda: not on_server.children(), limit_s=60, what="everything to be gone")
     assert on_server.events()[:3] == ["Accepted", "AttemptRecorded", "Running"]
 
 
@@ -171,7 +167,9 @@ def test_a_quota_that_forbids_pods_is_said_and_waited_for(on_server: OnServer, n
     on_server.create(script_job(WAIT, **QUICK))
 
     def reason() -> str:
-        return {c["type"]: c["reason"] for c in on_server.status().get("conditions") or ()}.get("Scheduled", "")
+        return next(
+            (str(c["reason"]) for c in on_server.status().get("conditions", ()) if c["type"] == "Scheduled"), ""
+        )
 
     wait_until(lambda: reason() == "NoPods", limit_s=30, what="the reason NoPods")
     assert on_server.attempt() == 1
@@ -188,15 +186,16 @@ def test_a_pod_template_the_server_refuses_is_said_in_an_event(on_server: OnServ
     wait_until(lambda: "Refused" in on_server.events(), limit_s=30, what="an event that says why")
 
 
-def test_a_deleted_namespace_goes_away_with_all_in_it(on_server: OnServer, node_agent: NodeAgent) -> None:
+# Last in the file: the garbage collector learns of a new kind only every 30 s.
+def test_a_deleted_job_and_a_deleted_namespace_leave_nothing(on_server: OnServer, node_agent: NodeAgent) -> None:
     del node_agent
     on_server.operate()
+    on_server.create(script_job(WAIT))
+    on_server.wait_phase("Running")
+    on_server.cluster.kubectl("delete", "rj", "clicks", "-n", on_server.namespace, "--wait=false")
+    wait_until(lambda: not on_server.children(), limit_s=60, what="everything to be gone")
     on_server.create(script_job(WAIT))
     on_server.wait_phase("Running")
     on_server.cluster.delete_namespace(on_server.namespace)
     path = f"/api/v1/namespaces/{on_server.namespace}"
     wait_until(lambda: on_server.api.find(path) is None, limit_s=60, what="the namespace to be gone")
-
-
-def conditions(status: Object) -> dict[str, str]:
-    return {c["type"]: c["status"] for c in status["conditions"]}

@@ -17,6 +17,8 @@ from rap_operator.naming import LABEL_ATTEMPT, LABEL_JOB_UID
 from rap_operator.resources import JOBS, PODS, RAPJOBS, WATCHED, Resource
 
 Object = dict[str, Any]
+Objects = list[Object]
+Children = list[tuple[str, Object]]
 NAMES = {resource.kind: resource for resource in WATCHED}
 
 
@@ -111,7 +113,7 @@ class FakeCluster:
 
     # --- what tests do to it
 
-    def of(self, kind: str) -> list[Object]:
+    def of(self, kind: str) -> Objects:
         """All objects of a kind."""
         return [item for (k, _, _), item in sorted(self.objects.items()) if k == kind]
 
@@ -164,7 +166,7 @@ class FakeCluster:
                 if not self._children(item):
                     self._gone(kind, item)
 
-    def _children(self, owner: Object) -> list[tuple[str, Object]]:
+    def _children(self, owner: Object) -> Children:
         uid = owner["metadata"]["uid"]
         return [
             (kind, item)
@@ -226,7 +228,12 @@ class FakeCluster:
             self.change("Job", job, status={"conditions": [condition]})
             return
         if len(pods) == spec["completions"] and all(p.get("status", {}).get("phase") == "Succeeded" for p in pods):
-            done = {"type": "Complete", "status": "True", "reason": "CompletionsReached", "message": "all pods succeeded"}
+            done = {
+                "type": "Complete",
+                "status": "True",
+                "reason": "CompletionsReached",
+                "message": "all pods succeeded",
+            }
             self.change("Job", job, status={"conditions": [done]})
             return
         made = {pod["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"] for pod in pods}

@@ -74,9 +74,7 @@ class OnServer:
     def operate(self, **options: Any) -> Controller:
         """Starts an operator in this process."""
         configuration = kubernetes.client.Configuration()
-        kubernetes.config.load_kube_config(
-            config_file=str(self.cluster.kubeconfig), client_configuration=configuration
-        )
+        kubernetes.config.load_kube_config(config_file=str(self.cluster.kubeconfig), client_configuration=configuration)
         configuration.connection_pool_maxsize = 32
         api = KubernetesApi(kubernetes.client.ApiClient(configuration))
         controller = Controller(api, namespaces=(self.namespace,), **options)

@@ -1,0 +1,75 @@
+"""/healthz tells progress apart from an answering process; /metrics uses the contract's names and forgets jobs."""
+
+from __future__ import annotations
+
+import re
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+from operator_world.world import World
+from rap_contract import metrics
+from rap_operator.exposition import Exposition
+from rap_operator.health import HealthServer, standing_still
+
+
+@pytest.fixture
+def world() -> World:
+    made = World()
+    made.apply()
+    return made
+
+
+def test_a_watch_that_stands_still_is_unhealthy(world: World) -> None:
+    assert standing_still(world.controller) == ""
+    world.controller.reflectors[2].progress_s -= 601
+    assert standing_still(world.controller).startswith("the watch of pods has stood still for 60")
+
+
+def test_a_queue_that_stands_still_is_unhealthy(world: World) -> None:
+    world.controller.queue.add(("jobs", "clicks"))
+    assert standing_still(world.controller, max_age_s=-1).endswith("for its pass")
+    assert standing_still(world.controller) == ""
+
+
+@pytest.fixture
+def server() -> Iterator[HealthServer]:
+    made = HealthServer(0, healthy=lambda: "the watch of pods", ready=lambda: "", page=lambda: b"m 1\n")
+    made.start()
+    yield made
+    made.stop()
+
+
+def get(server: HealthServer, path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{server.port}{path}", timeout=5) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as refused:
+        return refused.code, refused.read().decode()
+
+
+def test_the_three_paths_answer(server: HealthServer) -> None:
+    assert get(server, "/healthz") == (503, "the watch of pods\n")
+    assert get(server, "/readyz") == (200, "ok\n")
+    assert get(server, "/metrics") == (200, "m 1\n")
+    assert get(server, "/") == (404, "not found\n")
+
+
+def test_the_page_has_the_contracts_names_and_series_of_deleted_jobs_go(world: World) -> None:
+    exposition = Exposition(world.controller, version="1")
+    exposition.request("patch", "RAPJob", 200)
+    exposition.scrape("done")
+    exposition.lead(is_leader=True)
+    world.controller.observe_pass("done", 0.01)
+    world.controller.observe_pass("refused", 0.01)
+    page = exposition.page().decode()
+    declared = {metric.name for metric in metrics.OPERATOR}
+    served = {re.split("[ {]", line)[0] for line in page.splitlines() if not line.startswith("#")}
+    assert {re.sub("_(bucket|sum|count)$", "", name) for name in served if not name.endswith("_created")} <= declared
+    assert 'rap_operator_jobs{phase="Running"} 1.0' in page
+    assert 'rap_operator_job_condition{job="clicks",namespace="jobs",type="Running"} 1.0' in page
+    assert 'rap_operator_api_requests_total{code="200",verb="patch"} 1.0' in page
+    world.delete()
+    world.sync()
+    assert 'job="clicks"' not in exposition.page().decode()

@@ -1,0 +1,140 @@
+"""What the operator makes of the trainers' metrics: numbers when they are there, nothing when they are not."""
+
+from __future__ import annotations
+
+import pytest
+from operator_world.world import KEY, NAMESPACE
+from rap_contract import metrics
+from rap_operator.cache import Key
+from rap_operator.observed import Subject, Telemetry
+from rap_operator.scrape import MAX_BYTES, Scraper, Target, parse
+
+UID = "uid-1"
+SUBJECT = Subject(namespace=NAMESPACE, name="clicks", uid=UID)
+
+
+def page(step: float = 10, attempt: int = 1, extra: str = "") -> str:
+    return f"""# HELP {metrics.STEP.name} Optimizer steps.
+# TYPE {metrics.STEP.name} gauge
+{metrics.STEP.name} {step}
+{metrics.ATTEMPT.name} {attempt}
+{metrics.ROWS_PER_SECOND.name} 1.5e+05
+{metrics.EXPOSED_RATIO.name} 0.031
+{metrics.CHECKPOINT_TIME_SECONDS.name} 1000.0
+{metrics.PENDING_RECORDS.name}{{topic="t",partition="0"}} 40.0
+{metrics.PENDING_RECORDS.name}{{topic="t",partition="1"}} 2.0
+{metrics.PLAN_INFO.name}{{plan="old"}} 0.0
+{metrics.PLAN_INFO.name}{{plan="abc123"}} 1.0
+{metrics.FRESHNESS_SECONDS.name}_bucket{{le="1.0"}} 0.0
+{metrics.FRESHNESS_SECONDS.name}_bucket{{le="2.0"}} 10.0
+{metrics.FRESHNESS_SECONDS.name}_bucket{{le="+Inf"}} 10.0
+{extra}"""
+
+
+class Trainers:
+    """Pages by URL and a clock, with a scraper over them."""
+
+    def __init__(self) -> None:
+        self.now_s = 5000.0
+        self.answer: str | Exception = page()
+        self.target = Target(key=KEY, uid=UID, attempt=1, url="http://pod/metrics")
+        self.is_running = True
+        self.news: list[Key] = []
+        self.outcomes: list[str] = []
+        self.scraper = Scraper(
+            lambda: [self.target] if self.is_running else [],
+            self.news.append,
+            fetch=self.fetch,
+            clock=lambda: self.now_s,
+        )
+        self.scraper.count = self.outcomes.append
+
+    def fetch(self, url: str) -> str:
+        assert url == "http://pod/metrics"
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+    def scraped(self, answer: str | Exception | None = None, *, after_s: float = 30) -> Telemetry | None:
+        if answer is not None:
+            self.answer = answer
+        self.now_s += after_s
+        self.scraper.scrape_all()
+        return self.scraper.telemetry_of(SUBJECT)
+
+
+def test_the_numbers_of_a_page_are_read() -> None:
+    found = Trainers().scraped()
+    assert found is not None
+    assert (found.step, found.samples_per_second, found.lag_records) == (10, 150_000, 42)
+    assert found.exposed_percent == pytest.approx(3.1)
+    assert found.freshness_s == pytest.approx(1.5)
+    assert (found.checkpoint_at_s, found.plan_hash) == (1000, "abc123")
+
+
+def test_progress_is_when_the_step_last_advanced() -> None:
+    trainers = Trainers()
+    first = trainers.scraped()
+    second = trainers.scraped(page(step=11))
+    third = trainers.scraped(page(step=11))
+    assert first is not None
+    assert second is not None
+    assert third is not None
+    assert not first.has_advanced
+    assert second.has_advanced
+    assert second.progress_at_s == third.progress_at_s == 5060
+    assert third.seen_at_s == 5090
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [OSError("refused"), ValueError("status 500"), "", "garbage {{{", page(step=float("nan")), page(attempt=9)],
+    ids=["refused", "status", "empty", "garbage", "nan", "another attempt's"],
+)
+def test_a_page_that_cannot_be_used_says_nothing_new(answer: str | Exception) -> None:
+    trainers = Trainers()
+    assert trainers.scraped(answer) is None
+    before = trainers.scraped(page())
+    after = trainers.scraped(answer)
+    assert before is not None
+    assert after is not None
+    assert (after.step, after.seen_at_s) == (before.step, before.seen_at_s)
+
+
+def test_a_new_attempt_starts_its_own_story() -> None:
+    trainers = Trainers()
+    trainers.scraped()
+    trainers.scraped(page(step=11))
+    trainers.target = Target(key=KEY, uid=UID, attempt=2, url="http://pod/metrics")
+    found = trainers.scraped(page(step=11, attempt=2))
+    assert found is not None
+    assert (found.attempt, found.has_advanced, found.progress_at_s) == (2, False, trainers.now_s)
+
+
+def test_a_job_that_no_longer_runs_is_forgotten() -> None:
+    trainers = Trainers()
+    trainers.scraped()
+    trainers.is_running = False
+    assert trainers.scraped() is None
+
+
+def test_summaries_in_status_are_rationed_over_all_jobs() -> None:
+    trainers = Trainers()
+    targets = [Target(key=(NAMESPACE, f"j{i}"), uid=f"u{i}", attempt=1, url="http://pod/metrics") for i in range(200)]
+    trainers.scraper._targets = lambda: targets
+    reports = 0
+    for _ in range(4):
+        trainers.now_s += 30
+        trainers.scraper.scrape_all()
+        for target in targets:
+            found = trainers.scraper.telemetry_of(Subject(namespace=NAMESPACE, name="x", uid=target.uid))
+            assert found is not None
+            reports += found.may_report
+    assert 20 <= reports <= 61  # 120 s at half a report a second
+
+
+def test_only_the_lines_that_matter_are_kept() -> None:
+    noise = "\n".join(f'some_metric{{i="{i}"}} {i}' for i in range(10_000))
+    values = parse(page(extra=noise))
+    assert "some_metric" not in values.samples
+    assert len(noise) < MAX_BYTES
