@@ -54,7 +54,9 @@ NULLABLE_NUMBERS = [
     dense("late_fill", "f32", {"standardize": {"mean": 1, "std": 2}}, FILL),
     sparse("null_is_empty", "i64", HASH),
     sparse("null_hour", "i32", {"localHour": {"offsetColumn": "tz"}}),
-    sparse("null_onehot", "f32", {"onehot": {"low": 0, "high": 8, "classes": 3, "dtype": "int64"}}, {"ngram": {"n": 2}}),
+    sparse(
+        "null_onehot", "f32", {"onehot": {"low": 0, "high": 8, "classes": 3, "dtype": "int64"}}, {"ngram": {"n": 2}}
+    ),
     sparse("null_filled_list", "i64", {"onehot": {"low": 0, "high": 8, "classes": 3, "dtype": "int64"}}, FILL, HASH),
     sparse("plain", "i32", FILL, HASH),
 ]
@@ -66,11 +68,18 @@ LISTS = [
     sparse("ngram", "ids", HASH, {"ngram": {"n": 3}}, {"firstx": {"n": 7}}),
     sparse("windows", "ids", HASH, {"ngram": {"n": 3, "combine": "hash"}}, HASH),
     sparse("two_changes", "ids", HASH, {"ngram": {"n": 2}}, {"ngram": {"n": 3}}, HASH),
-    sparse("onehot", "floats", {"onehot": {"low": 0, "high": 8, "classes": 3, "dtype": "int64"}}, {"clamp": {"lo": 0, "hi": 1}}),
+    sparse(
+        "onehot",
+        "floats",
+        {"onehot": {"low": 0, "high": 8, "classes": 3, "dtype": "int64"}},
+        {"clamp": {"lo": 0, "hi": 1}},
+    ),
     sparse("bucket", "floats", {"bucketize": {"borders": [0.5, 1.0, 1.5]}}),
     sparse("bucket64", "doubles", {"log1p": {"min": 0}}, {"bucketize": {"borders": [0.5, 1.0, 1.5]}}),
     sparse("sample", "ids", HASH, {"sample": {"rate": 0.5, "salt": 4}}),
-    sparse("sample_later", "ids", {"firstx": {"n": 5}}, {"sample": {"rate": 0.7}}, {"enumerate": {}}, {"firstx": {"n": 2}}),
+    sparse(
+        "sample_later", "ids", {"firstx": {"n": 5}}, {"sample": {"rate": 0.7}}, {"enumerate": {}}, {"firstx": {"n": 2}}
+    ),
     sparse("enumerate_sample", "ids", {"enumerate": {}}, {"sample": {"rate": 0.7}}),
     sparse("sample_grams", "more", {"sample": {"rate": 0.6}}, {"ngram": {"n": 2}}, HASH),
     sparse("enumerate", "ids32", {"enumerate": {}}),
@@ -83,8 +92,7 @@ LISTS = [
 ]
 SKIPPING = [{**feature, "nulls": "skip"} for feature in LISTS]
 COMPARED = [
-    dense(stem, "ids", {stem: {"match": "more"}}, FILL)
-    for stem in ("hasIdOverlap", "idOverlapCount", "getMaxCount")
+    dense(stem, "ids", {stem: {"match": "more"}}, FILL) for stem in ("hasIdOverlap", "idOverlapCount", "getMaxCount")
 ] + [
     dense("jaccard", "ids", {"jaccard": {"match": "more"}}, {"fillNull": {"value": 0, "nan": True}}),
     dense("cosine", "ids", {"cosine": {"match": "more", "idScores": "scores", "matchScores": "more_scores"}}, FILL),

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from fusion.fusion_jobs import FusedProgram, batch_of, dense, graph_of, sparse
-from rap_trainer.fusion import Limits, OutputLayout
+from fusion.fusion_jobs import batch_of, dense, graph_of, sparse
+from rap_trainer.fusion import FusedProgram, Limits, OutputLayout
 from rap_trainer.program import Program
 
 FILL: dict[str, Any] = {"fillNull": {"value": 0}}
@@ -73,9 +73,7 @@ def test_a_padded_output_holds_each_id_at_its_place_on_a_gpu(nulls: tuple[str, .
 def test_a_feature_with_several_ids_has_no_padded_place() -> None:
     graph = graph_of([dense("number", "f32", FILL), sparse("many", "ids", FILL, HASH)])
     with pytest.raises(ValueError, match="many may have several ids a row"):
-        FusedProgram(
-            graph, torch.device("cpu"), limits=Limits(batch_size=4), layout=OutputLayout.one_id_each(["many"])
-        )
+        FusedProgram(graph, torch.device("cpu"), limits=Limits(batch_size=4), layout=OutputLayout.one_id_each(["many"]))
 
 
 def test_a_layout_that_forgets_a_feature_is_refused() -> None:

@@ -1,3 +1,5 @@
+# mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call"
+# Triton functions are compiled from their source; their arguments have no Python types.
 """Between the passes: where each sparse feature begins in the output, how the value tiles are numbered, overflow.
 
 One program. F features in the order of the output, P blocks, S stages of a wave.

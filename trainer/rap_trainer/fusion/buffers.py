@@ -69,7 +69,9 @@ class DeviceTables:
             ints=torch.tensor(tables.ints or [0], dtype=torch.int64, device=device),
             floats=torch.tensor(tables.floats or [0.0], dtype=torch.float64, device=device),
             lanes=words(tables.lanes),
-            work=torch.tensor([w for item in tables.groups.work for w in item] or [0], dtype=torch.int32, device=device),
+            work=torch.tensor(
+                [w for item in tables.groups.work for w in item] or [0], dtype=torch.int32, device=device
+            ),
             entries=words(tables.entries),
             selections=words(tables.selections),
             comparisons=words(tables.comparisons),

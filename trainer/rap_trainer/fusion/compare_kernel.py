@@ -1,3 +1,5 @@
+# mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call"
+# Triton functions are compiled from their source; their arguments have no Python types.
 """Comparisons of two lists of ids, one number a row. Lists are short: every pair of a row is compared.
 
 For an element of the first list: count = equal ids in its own list, rank = those before it, found = equal ids in
@@ -86,9 +88,7 @@ def load_scores(operand, row, at, length, pointers, offsets, chosen):
 
 
 @triton.jit
-def over_ids(
-    stem, a, b, row, length_a, length_b, pointers, num_slots, offsets, chosen, WIDTH: tl.constexpr
-):
+def over_ids(stem, a, b, row, length_a, length_b, pointers, num_slots, offsets, chosen, WIDTH: tl.constexpr):
     """Results that sum over the ids of the first list (and, for a norm, of the second)."""
     overlap = tl.zeros([], tl.int32)
     counted = tl.zeros([], tl.int32)
@@ -133,18 +133,14 @@ def _norm(stem, b, scores, row, length, pointers, num_slots, offsets, chosen, WI
     while begin < length:
         at = begin + tl.arange(0, WIDTH)
         ids = load_ids(b, row, at, length, pointers, num_slots, offsets, chosen)
-        _, rank, score = _matches(
-            stem, ids, at, b, scores, row, length, pointers, num_slots, offsets, chosen, WIDTH
-        )
+        _, rank, score = _matches(stem, ids, at, b, scores, row, length, pointers, num_slots, offsets, chosen, WIDTH)
         norm += tl.sum(tl.where((at < length) & (rank == 0), score * score, 0.0), 0)
         begin += WIDTH
     return norm
 
 
 @triton.jit
-def _matches(
-    stem, ids, at, operand, scores, row, length, pointers, num_slots, offsets, chosen, WIDTH: tl.constexpr
-):
+def _matches(stem, ids, at, operand, scores, row, length, pointers, num_slots, offsets, chosen, WIDTH: tl.constexpr):
     """For each id: (equal ids in a list, those at smaller positions, sum of the equal ids' scores)."""
     count = tl.zeros([WIDTH], tl.int32)
     rank = tl.zeros([WIDTH], tl.int32)
@@ -164,9 +160,7 @@ def _matches(
 
 
 @triton.jit
-def over_matches(
-    stem, a, b, row, length_a, length_b, pointers, num_slots, offsets, chosen, WIDTH: tl.constexpr
-):
+def over_matches(stem, a, b, row, length_a, length_b, pointers, num_slots, offsets, chosen, WIDTH: tl.constexpr):
     """Sum, least or greatest of the scores of those elements of the second list whose id is in the first; NaN wins."""
     total = tl.zeros([], tl.float64)
     least = tl.full([], float("inf"), tl.float64)

@@ -21,7 +21,7 @@ class Tiles:
 
     lane: int = 512
     """Rows of a lane."""
-    value: int = 1024
+    value: int = 512
     """Elements of a list."""
     scan: int = 1024
     """Rows of a scan."""
@@ -36,7 +36,6 @@ class Tiles:
     def interpreted(cls) -> Tiles:
         """For Triton's interpreter, whose time grows with the tile; small batches still span several tiles."""
         return cls(lane=16, value=32, scan=16, select=(8, 4), compare=4, ahead=16)
-
 
 
 STEP_COST: Mapping[str, int] = {"sigrid_hash": 6, "bucketize": 4, "bucketize_int": 4, "boxcox": 3, "logit": 3}
@@ -154,7 +153,9 @@ class _Builder:
         self.stages += [*plain, *selecting]
         if stages:
             names = _features(stages)
-            self.launches.append(Launch(kernel="bases", wave=number, first=begin, end=begin + len(stages), features=names))
+            self.launches.append(
+                Launch(kernel="bases", wave=number, first=begin, end=begin + len(stages), features=names)
+            )
             self.launches.append(self._values(number, begin, [*plain, *selecting]))
         if comparisons:
             first = len(self.comparisons)
@@ -183,9 +184,7 @@ class _Builder:
                     self.selections.setdefault(operand.selection, operand)
         end = len(self.selections)
         if end > first:
-            self.launches.append(
-                Launch(kernel="select", wave=wave, first=first, end=end, features=_features(fusions))
-            )
+            self.launches.append(Launch(kernel="select", wave=wave, first=first, end=end, features=_features(fusions)))
 
     def _values(self, wave: int, first: int, stages: list[Stage]) -> Launch:
         return Launch(
@@ -241,5 +240,7 @@ def _selections(stage: Stage) -> bool:
     return any(operand.selection is not None for operand in operands_of(stage))
 
 
-def _features(fusions: tuple[Lane | Stage | Comparison, ...] | list[Stage] | list[Lane] | list[Comparison]) -> tuple[str, ...]:
+def _features(
+    fusions: tuple[Lane | Stage | Comparison, ...] | list[Stage] | list[Lane] | list[Comparison],
+) -> tuple[str, ...]:
     return tuple(dict.fromkeys(fusion.feature for fusion in fusions))

@@ -1,3 +1,5 @@
+# mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call"
+# Triton functions are compiled from their source; their arguments have no Python types.
 """The kernel of lanes: one number a row, a whole chain in registers, any mix of chains in one launch."""
 
 from __future__ import annotations
@@ -73,9 +75,7 @@ def lanes_kernel(
         index = row
         if LISTS:
             if tl.load(lane + LANE_IS_LIST) != 0:
-                length, index = first_elements(
-                    tl.load(pointers + 2 * num_slots + slot), first, row, mask, TILE, AHEAD
-                )
+                length, index = first_elements(tl.load(pointers + 2 * num_slots + slot), first, row, mask, TILE, AHEAD)
                 exists = mask & (length > 0)
         i, f = load_element(tl.load(pointers + slot), tl.load(lane + LANE_DTYPE), index, exists, FLOAT)
         null = exists == 0

@@ -166,7 +166,11 @@ class Lowering:
         op = node.op
         if op is None or node.type.width is None:
             return False
-        if op.stem in ENCODERS or op.stem == "firstx" or (op.stem == "ngram" and getattr(op, "combine", "") == "concat"):
+        if (
+            op.stem in ENCODERS
+            or op.stem == "firstx"
+            or (op.stem == "ngram" and getattr(op, "combine", "") == "concat")
+        ):
             return self.is_static(self.node(node.inputs[0]))
         return False
 

@@ -66,6 +66,8 @@ class FusedProgram:
     ) -> None:
         """Raises ValueError if the layout does not place each sparse feature once."""
         self.graph = graph
+        if device.type == "cuda" and device.index is None:
+            device = torch.device("cuda", torch.cuda.current_device())
         self.device = device
         self.layout = layout or OutputLayout.plain(graph)
         self.layout.check(graph)

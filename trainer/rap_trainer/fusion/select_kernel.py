@@ -1,3 +1,5 @@
+# mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call"
+# Triton functions are compiled from their source; their arguments have no Python types.
 """Which elements of lists remain: nulls collapsed, a sample drawn. Rows are tiles, positions run in chunks.
 
 sample: hash_128_to_64(hash_128_to_64(salt, twang_mix64(row id)), twang_mix64(position)) >> 11 < rate * 2^53.
@@ -54,9 +56,7 @@ def select_kernel(
         start = row
         if begins >= 0:
             start = tl.load(offsets + begins + row, mask=mask, other=0)
-        taken, has_null = _rows(
-            selection, row, mask, length, start, pointers, num_slots, chosen, row_ids, ROWS, WIDTH
-        )
+        taken, has_null = _rows(selection, row, mask, length, start, pointers, num_slots, chosen, row_ids, ROWS, WIDTH)
         null_row = (has_null & (tl.load(selection + SELECTION_MODE) == PROPAGATE)) | (source < 0)
         where_counts = tl.load(selection + OPERAND_COUNTS)
         tl.store(counts + where_counts + row, tl.where(null_row, -1, taken), mask=mask)

@@ -34,9 +34,7 @@ class Sizes:
         """Most elements of a stage's result; remembered if it is scratch. Raises ValueError past int32."""
         structure, rows = stage.structure, self.batch_size
         held = min(self.operand(stage.operand), stage.limit_before * rows)
-        if structure.kind == "ngram":
-            held *= structure.parameter
-        elif structure.kind == "onehot":
+        if structure.kind == "ngram" or structure.kind == "onehot":
             held *= structure.parameter
         elif structure.kind == "fill_rows":
             held += rows

@@ -1,3 +1,6 @@
+# mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call"
+# Triton functions are compiled from their source; their arguments have no Python types.
+# ruff: noqa: SIM102  # an outer `if` on a constexpr is decided when the kernel is compiled, so they stay apart
 """Second pass over lists: every element of every result, one read, a whole chain in registers, one write.
 
 Program p takes tiles p, p + programs, ... of all stages' results; the tiles were numbered on the device, so the
@@ -11,10 +14,10 @@ import triton.language as tl
 
 from rap_trainer.fusion.lists import limited, operand_length, source_index
 from rap_trainer.fusion.ops.apply import apply_step
+from rap_trainer.fusion.ops.codes import holds
 from rap_trainer.fusion.ops.elements import load_element
 from rap_trainer.fusion.ops.sigrid_hash import hash_128_to_64
 from rap_trainer.fusion.ops.step import STEP_WORDS
-from rap_trainer.fusion.ops.codes import holds
 from rap_trainer.fusion.words import (
     CARTESIAN,
     FILL_ROWS,
@@ -135,9 +138,7 @@ def values_kernel(
                 size = tl.load(entry + LIST_PARAMETER)
                 while k < size:
                     more = mask & (k < window)
-                    where_next = source_index(
-                        entry + LIST_OPERAND, row, source_position + k, more, offsets, chosen
-                    )
+                    where_next = source_index(entry + LIST_OPERAND, row, source_position + k, more, offsets, chosen)
                     i2, f2, null2, weight2 = load_operand(
                         entry + LIST_OPERAND,
                         row,
@@ -281,9 +282,7 @@ def load_operand(
 
 
 @triton.jit
-def store_elements(
-    entry, i, f, weight, element, mask, pointers, bases, ids, weights, num_ids, WEIGHTED: tl.constexpr
-):
+def store_elements(entry, i, f, weight, element, mask, pointers, bases, ids, weights, num_ids, WEIGHTED: tl.constexpr):
     """Writes a tile of a result: into the outputs, or into scratch."""
     kind = tl.load(entry + LIST_KIND)
     target = tl.load(entry + LIST_TARGET)

@@ -1,3 +1,6 @@
+# mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call"
+# Triton functions are compiled from their source; their arguments have no Python types.
+# ruff: noqa: SIM102  # an outer `if` on a constexpr is decided when the kernel is compiled, so they stay apart
 """One step applied to a tile of elements: the branch every fused kernel takes for each op of a chain.
 
 An element is (i, f, null): int64, float and null flag in registers; a chain uses whichever its types
@@ -49,6 +52,7 @@ from rap_trainer.fusion.ops.onehot import onehot
 from rap_trainer.fusion.ops.sigrid_hash import sigrid_hash
 from rap_trainer.fusion.ops.standardize import affine
 from rap_trainer.fusion.ops.step import floor_mod
+
 
 @triton.jit
 def apply_step(

@@ -1,3 +1,5 @@
+# mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call"
+# Triton functions are compiled from their source; their arguments have no Python types.
 """bucketize: number of borders < x (left, with TorchArrow's step for repeats) or <= x (right); NaN -> 0."""
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ def encode(op: Bucketize, value: ValueType, *, counts: bool) -> Step:
             name="bucketize_int", parameters=(len(op.borders), steps, right, 0), ints=(*cut[0], *cut[1]), pool_at=3
         )
     rounded = [float(np.float32(b)) for b in op.borders] if value.dtype is Dtype.FLOAT32 else op.borders
-    return Step(name="bucketize", parameters=(len(op.borders), steps, right, 0, int(counts)), floats=tuple(rounded), pool_at=3)
+    return Step(
+        name="bucketize", parameters=(len(op.borders), steps, right, 0, int(counts)), floats=tuple(rounded), pool_at=3
+    )
 
 
 @triton.jit
