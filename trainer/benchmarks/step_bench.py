@@ -21,9 +21,10 @@ warnings.filterwarnings("ignore")
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from rap_trainer.bench import stock  # noqa: E402
-from rap_trainer.bench.captured import CapturedIdeal  # noqa: E402
+from rap_trainer.bench.captured import CapturedIdeal, Rap  # noqa: E402
 from rap_trainer.bench.subject import make_model, make_subject  # noqa: E402
 from rap_trainer.bench.timing import profile_steps, time_steps, totals_by_name, versions  # noqa: E402
+from rap_trainer.captured.schedule import Window  # noqa: E402
 from rap_trainer.world import join_world  # noqa: E402
 
 faulthandler.enable()
@@ -32,6 +33,7 @@ parser.add_argument("--plan", type=int, default=0)
 parser.add_argument("--batch", type=int, default=4096)
 parser.add_argument("--max-rows", type=int, default=1_000_000)
 parser.add_argument("--cases", default="loop,pipeline,captured:auto")
+parser.add_argument("--steps", type=int, default=40)
 parser.add_argument("--equal-steps", type=int, default=20)
 parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ".")))
 parser.add_argument("--precision", default="tf32", choices=["tf32", "fp32"])
@@ -45,11 +47,13 @@ common = {"plan": arguments.plan, "batch": arguments.batch, "gpus": world.size, 
 
 
 def say(**result: object) -> None:
+    """One JSON line, from rank 0."""
     if world.rank == 0:
         print(json.dumps({**common, **result}), flush=True)
 
 
 def total(loss: torch.Tensor) -> float:
+    """The loss of all ranks."""
     loss = loss.clone()
     dist.all_reduce(loss)
     return float(loss)
@@ -61,11 +65,12 @@ say(case="setup", **versions(), sparse=len(names), dense=subject.graph.dense_wid
 
 
 def profiled(case: str, step: Callable[[], object]) -> dict[str, object]:
+    """What the GPU does in a step; the timeline goes to a file."""
     busy = profile_steps(step)
     if world.rank == 0:
-        with (arguments.out / f"timeline_{case.replace(':', '-')}_{world.size}gpu_{arguments.batch}.txt").open(
-            "w"
-        ) as file:
+        with (
+            arguments.out / f"timeline_{case.replace(':', '-').replace('/', '-')}_{world.size}gpu_{arguments.batch}.txt"
+        ).open("w") as file:
             for name, count, us in totals_by_name(busy.timeline)[:45]:
                 file.write(f"{us:9.1f} us x{count:4d}  {name[:110]}\n")
             file.write("\n")
@@ -77,25 +82,10 @@ def profiled(case: str, step: Callable[[], object]) -> dict[str, object]:
 reference: list[float] = []
 
 
-def run(case: str) -> None:
-    began = time.time()
-    model = make_model(subject, world)
-    kind, _, option = case.partition(":")
-    if kind == "captured":
-        ideal = CapturedIdeal(
-            model, world, batch_size=arguments.batch, exchange=option or "auto", precision=arguments.precision
-        )
-        losses = [ideal.train(subject.ready[i % len(subject.ready)], names) for i in range(arguments.equal_steps)]
-        step: Callable[[], object] = ideal.one()
-    elif kind == "pipeline":
-        step, losses = stock.pipelined_ideal(model, subject, world.size, world.device), []
-    else:
-        step = {"loop": stock.ideal, "sequential": stock.sequential}[kind](model, subject, world.size)
-        losses = [total(step()) for _ in range(arguments.equal_steps)]  # type: ignore[arg-type]
-        if kind == "loop":
-            reference[:] = losses
+def measured(case: str, step: Callable[[], object], losses: list[float], began: float) -> None:
+    """Times and profiles a step and prints its line."""
     gap = max((abs(a - b) / abs(b) for a, b in zip(losses, reference, strict=False)), default=None)
-    timing = time_steps(step)
+    timing = time_steps(step, steps=arguments.steps)
     say(
         case=case,
         **asdict(timing),
@@ -105,6 +95,36 @@ def run(case: str) -> None:
         memory_gb=round(torch.cuda.max_memory_allocated() / 1e9, 2),
         seconds=round(time.time() - began, 1),
     )
+
+
+def run(case: str) -> None:
+    """One baseline, or one captured runtime with several schedules."""
+    began = time.time()
+    model = make_model(subject, world)
+    kind, _, option = case.partition(":")
+    count = arguments.equal_steps
+    if kind == "captured":
+        ideal = CapturedIdeal(
+            model, world, batch_size=arguments.batch, exchange=option or "auto", precision=arguments.precision
+        )
+        losses = [ideal.train(subject.ready[i % len(subject.ready)], names) for i in range(count)]
+        measured(case, ideal.one(), losses, began)
+    elif kind == "rap":
+        rap = Rap(model, subject, world, precision=arguments.precision)
+        losses = [total(rap.step()) for _ in range(count)]
+        for place in option.split("+"):
+            window, _, programs = place.partition("/")
+            rap.switch(Window(window), int(programs) or None)
+            measured(f"rap:{place}", rap.step, losses, began)
+        rap.runtime.close()
+    elif kind == "pipeline":
+        measured(case, stock.pipelined_ideal(model, subject, world.size, world.device), [], began)
+    else:
+        step = {"loop": stock.ideal, "sequential": stock.sequential}[kind](model, subject, world.size)
+        losses = [total(step()) for _ in range(count)]
+        if kind == "loop":
+            reference[:] = losses
+        measured(case, step, losses, began)
 
 
 for case in arguments.cases.split(","):

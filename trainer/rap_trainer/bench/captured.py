@@ -8,9 +8,11 @@ import torch
 import torch.distributed as dist
 
 from rap_trainer.batch import ModelBatch
+from rap_trainer.bench.subject import Subject
 from rap_trainer.captured.assemble import Assembly, assemble
 from rap_trainer.captured.capture import CapturedSteps
-from rap_trainer.captured.schedule import Schedule
+from rap_trainer.captured.runtime import CapturedRuntime, CapturedState
+from rap_trainer.captured.schedule import Schedule, Window
 from rap_trainer.captured.slots import Slot
 from rap_trainer.captured.step import NoPreprocessing, TrainStep
 from rap_trainer.model.shard import ShardedModel
@@ -76,3 +78,32 @@ class CapturedIdeal:
             self._next = 1 - self._next
 
         return step
+
+
+class Rap:
+    """The captured runtime as a job runs it: raw columns in host memory in, trained steps out."""
+
+    def __init__(
+        self, model: ShardedModel, subject: Subject, world: World, *, exchange: str = "auto", precision: str = "tf32"
+    ) -> None:
+        self.runtime = CapturedRuntime(
+            model, subject.graph, world, batch_size=subject.batch_size, exchange=exchange, precision=precision
+        )
+        self._host, self._taken = subject.host, 0
+        self._pending = self._take()
+
+    def _take(self) -> CapturedState:
+        self._taken += 1
+        return self.runtime.prepare(self._host[(self._taken - 1) % len(self._host)])
+
+    def step(self) -> torch.Tensor:
+        """Prepares the next batch and trains the one before; gives this rank's share of its loss."""
+        upcoming = self._take()
+        state = self.runtime.train(self._pending)
+        self._pending = upcoming
+        assert state.loss_sum is not None
+        return state.loss_sum / state.raw.global_rows
+
+    def switch(self, window: Window, programs: int | None) -> None:
+        """All kernels in one window, each with at most so many programs."""
+        self.runtime.switch(Schedule.uniform(self.runtime.num_kernels, window, programs))

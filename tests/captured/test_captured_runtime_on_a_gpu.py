@@ -1,0 +1,218 @@
+"""The captured runtime on a GPU against the eager reference: losses, partial batches, plan switches, resumes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from rap_contract.graph import FeatureGraph, compile_features
+from rap_contract.job import RAPJob, RAPJobSpec
+from rap_contract.training import Evaluation as EvaluationSpec
+from rap_trainer.batch import RawBatch
+from rap_trainer.captured.assemble import CannotCapture, refusals
+from rap_trainer.captured.runtime import CapturedRuntime
+from rap_trainer.captured.schedule import Schedule, Window
+from rap_trainer.evaluation.evaluator import Evaluator
+from rap_trainer.model.build import build_model
+from rap_trainer.model.shard import ShardedModel, shard_model
+from rap_trainer.model.tables import embedding_bag_collection
+from rap_trainer.plans import plan_job, synthetic_batch
+from rap_trainer.program import Program
+from rap_trainer.step.runtime import EagerRuntime
+from rap_trainer.step.stages import training_stages
+from rap_trainer.world import World, join_world
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
+
+ROWS = 512
+NUM_BATCHES = 6
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    torch.backends.cuda.matmul.allow_tf32 = False
+    yield join_world({}, use_gpu=True)
+    dist.destroy_process_group()
+
+
+def job(**optimizer: Any) -> tuple[dict[str, Any], RAPJobSpec, FeatureGraph]:
+    document = plan_job(0, max_rows=2000, batch_size=ROWS, dim=128)
+    document["spec"]["optimizer"] = {
+        "dense": optimizer.get("dense", {"adagrad": {"lr": 0.01}}),
+        "embedding": optimizer.get("embedding", {"rowwiseAdagrad": {"lr": 0.02}}),
+    }
+    spec = RAPJob.model_validate(document).spec
+    graph, problems = compile_features(spec)
+    assert graph is not None, problems
+    return document, spec, graph
+
+
+def build(spec: RAPJobSpec, graph: FeatureGraph, world: World) -> ShardedModel:
+    return shard_model(build_model(spec, embedding_bag_collection(graph), num_dense=graph.dense_width), spec, world)
+
+
+def batches(document: dict[str, Any], rows: int = ROWS) -> list[RawBatch]:
+    return [synthetic_batch(document, rows, seed=i + 1) for i in range(NUM_BATCHES)]
+
+
+class Trainee:
+    """A runtime driven as the loop drives it: prepare the next step, train the one before."""
+
+    def __init__(self, runtime: Any) -> None:
+        self.runtime = runtime
+
+    def losses(self, raws: list[RawBatch]) -> list[float]:
+        found, pending = [], None
+        for raw in [*raws, None]:
+            upcoming = None if raw is None else self.runtime.prepare(raw)
+            if pending is not None:
+                state = self.runtime.train(pending)
+                found.append(float(state.loss_sum) / state.raw.global_rows)
+            pending = upcoming
+        return found
+
+
+def eager(model: ShardedModel, graph: FeatureGraph, evaluator: Evaluator, world: World) -> Trainee:
+    stages = training_stages(model, Program(graph).run, evaluator, world_size=world.size, device=world.device)
+    return Trainee(EagerRuntime(stages, device=world.device))
+
+
+def captured(
+    model: ShardedModel, graph: FeatureGraph, evaluator: Evaluator | None, world: World, **options: Any
+) -> Trainee:
+    options = {"batch_size": ROWS, "precision": "fp32", **options}
+    return Trainee(CapturedRuntime(model, graph, world, evaluator=evaluator, **options))
+
+
+DENSE = {
+    "sgd": {"sgd": {"lr": 0.05}},
+    "momentum": {"sgd": {"lr": 0.02, "momentum": 0.9}},
+    "adagrad": {"adagrad": {"lr": 0.01}},
+    "adam": {"adam": {"lr": 0.001}},
+    "adamw": {"adamw": {"lr": 0.001, "weightDecay": 0.01}},
+}
+
+
+@pytest.mark.parametrize("dense", list(DENSE), ids=str)
+def test_two_hundred_losses_and_scores_equal_the_eager_runtimes(world: World, dense: str) -> None:
+    """Relative tolerance 1e-3 in fp32: both sum in other orders, and 200 steps on few batches amplify it."""
+    document, spec, graph = job(dense=DENSE[dense])
+    raws = (batches(document) * 34)[:200]
+    evaluators = [Evaluator(EvaluationSpec(window_rows=10**6), world.device) for _ in range(2)]
+    expected = eager(build(spec, graph, world), graph, evaluators[0], world).losses(raws)
+    mine = captured(build(spec, graph, world), graph, evaluators[1], world)
+    got = mine.losses(raws)
+    torch.testing.assert_close(got[:20], expected[:20], rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(got, expected, rtol=1e-3, atol=1e-5)
+    scores = [evaluator.summary().life for evaluator in evaluators]
+    assert scores[1].rows == scores[0].rows == 200 * ROWS
+    assert scores[1].normalized_entropy == pytest.approx(scores[0].normalized_entropy, abs=1e-4)
+    mine.runtime.close()
+
+
+def test_partial_batches_and_late_arrivals_train_as_in_the_eager_runtime(world: World) -> None:
+    document, spec, graph = job()
+    raws = batches(document)
+    raws[2:4] = [synthetic_batch(document, 77, seed=50), synthetic_batch(document, 1, seed=51)]
+    evaluators = [Evaluator(EvaluationSpec(window_rows=10**6), world.device) for _ in range(2)]
+    reference, mine = build(spec, graph, world), build(spec, graph, world)
+    expected = eager(reference, graph, evaluators[0], world).losses(raws)
+    trainee = captured(mine, graph, evaluators[1], world)
+    got = [loss for raw in raws[:3] for loss in trainee.losses([raw])] + trainee.losses(raws[3:])
+    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-6)
+    assert evaluators[1].summary().life.rows == evaluators[0].summary().life.rows == 4 * ROWS + 78
+    trainee.runtime.close()
+
+
+def test_every_window_gives_the_same_losses_bit_for_bit(world: World) -> None:
+    document, spec, graph = job()
+    raws = batches(document)
+    found = {}
+    for window in Window:
+        model = build(spec, graph, world)
+        trainee = captured(model, graph, None, world)
+        trainee.runtime.switch(Schedule.uniform(trainee.runtime.num_kernels, window, 32))
+        found[window] = trainee.losses(raws)
+        trainee.runtime.close()
+    assert all(losses == found[Window.INLINE] for losses in found.values())
+
+
+def test_twenty_plan_switches_change_no_loss_and_keep_no_memory(world: World) -> None:
+    document, spec, graph = job()
+    raws = batches(document) * 4
+    still = captured(build(spec, graph, world), graph, None, world)
+    expected = still.losses(raws[:20])
+    still.runtime.close()
+    trainee = captured(build(spec, graph, world), graph, None, world)
+    held, got = [], []
+    pending = trainee.runtime.prepare(raws[0])
+    for i in range(20):
+        upcoming = trainee.runtime.prepare(raws[i + 1])
+        state = trainee.runtime.train(pending)
+        got.append(float(state.loss_sum) / ROWS)
+        pending = upcoming
+        window = list(Window)[1 + i % 6]
+        trainee.runtime.switch(Schedule.uniform(trainee.runtime.num_kernels, window, 16 + i))
+        torch.cuda.synchronize()
+        held.append(torch.cuda.mem_get_info()[0])
+    assert got == expected
+    assert held[4] - held[-1] < 16 * 2**20
+    trainee.runtime.close()
+
+
+def test_a_list_column_that_outgrows_its_room_is_captured_again_not_cut(world: World) -> None:
+    document, spec, graph = job()
+    raws = batches(document)
+    column = raws[3].columns["cat_4"]
+    twice = replace(column, values_N=column.values_N.repeat_interleave(2), nulls_N=None, lengths_B=column.lengths_B * 2)
+    raws[3] = replace(raws[3], columns={**raws[3].columns, "cat_4": twice})
+    evaluator = Evaluator(EvaluationSpec(), world.device)
+    expected = eager(build(spec, graph, world), graph, evaluator, world).losses(raws)
+    trainee = captured(build(spec, graph, world), graph, None, world)
+    torch.testing.assert_close(trainee.losses(raws), expected, rtol=1e-4, atol=1e-6)
+    trainee.runtime.close()
+
+
+def test_state_goes_from_runtime_to_runtime_both_ways(world: World) -> None:
+    document, spec, graph = job(dense={"adam": {"lr": 0.001}})
+    raws = batches(document)
+    evaluator = Evaluator(EvaluationSpec(), world.device)
+    expected = eager(build(spec, graph, world), graph, evaluator, world).losses(raws * 3)
+    model = build(spec, graph, world)
+    first = eager(model, graph, evaluator, world).losses(raws)
+    middle = captured(model, graph, None, world)
+    second = middle.losses(raws)
+    middle.runtime.synchronise_state()
+    middle.runtime.close()
+    third = eager(model, graph, evaluator, world).losses(raws)
+    torch.testing.assert_close(first + second + third, expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["adam", "lamb", "partialRowwiseAdam"])
+def test_table_optimizers_that_a_graph_would_bake_are_refused_with_the_reason(world: World, name: str) -> None:
+    _, spec, graph = job(embedding={name: {"lr": 0.001}})
+    model = build(spec, graph, world)
+    assert any("step count" in reason for reason in refusals(model))
+    with pytest.raises(CannotCapture, match="step count"):
+        captured(model, graph, None, world)
+
+
+def test_the_host_needs_little_time(world: World) -> None:
+    """Not a benchmark: a host that waits for the GPU anywhere in a step shows as milliseconds."""
+    document, spec, graph = job()
+    raws = batches(document)
+    trainee = captured(build(spec, graph, world), graph, None, world)
+    trainee.losses(raws)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        pending = trainee.runtime.prepare(raws[0])
+        upcoming = trainee.runtime.prepare(raws[1])
+        trainee.runtime.train(pending)
+        trainee.runtime.train(upcoming)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    trainee.runtime.close()
