@@ -46,6 +46,7 @@ def test_a_scrape_shows_what_the_panel_shows() -> None:
         assert found[f"{metrics.NORMALIZED_ENTROPY.name}['life']"] == 0.8341
         assert found[f"{metrics.ROWS_PER_SECOND.name}[]"] == 41_234.5
         assert found[f"{metrics.STEP.name}[]"] == 1234
+        assert found[f"{metrics.HOST_MEMORY_BYTES.name}[]"] > 2**20
         assert found[f"{metrics.CHECKPOINT_AGE_SECONDS.name}[]"] == 12.0
         assert found[f"{metrics.CHECKPOINT_TIME_SECONDS.name}[]"] == FULL.time_s - 12.0
         assert found[f"{metrics.TRAINER_INFO.name}{sorted(['clicks', '0', 'cpu', 'eager', '0.1.0'])}"] == 1.0

@@ -6,6 +6,9 @@ loop, in the same store.
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 from rap_contract import metrics
 
 from rap_trainer.display.metric_store import MetricStore
@@ -38,6 +41,7 @@ class Gauges:
         store = self._store
         store.set(metrics.STEP, progress.step)
         store.set(metrics.EXPOSED_RATIO, progress.exposed_ratio)
+        store.set(metrics.HOST_MEMORY_BYTES, resident_bytes())
         if self._rank != 0:
             return
         store.set(metrics.ROWS_PER_SECOND, progress.rows_per_s)
@@ -59,3 +63,12 @@ class Gauges:
     def finish(self, outcome: Outcome) -> None:
         if outcome.last is not None:
             self.update(outcome.last)
+
+
+def resident_bytes() -> int | None:
+    """Memory of this process that is in RAM; None where the kernel does not tell."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except (OSError, IndexError, ValueError):
+        return None
+    return pages * os.sysconf("SC_PAGE_SIZE")

@@ -15,7 +15,6 @@ from typing import TextIO
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel as Frame
-from rich.table import Table
 from rich.text import Text
 
 from rap_trainer.display.lines import headline, summary
@@ -87,7 +86,7 @@ def render(run: Run, points: Iterable[Progress], events: Iterable[Event]) -> Ren
     points = tuple(points)
     rows: list[RenderableType] = [Text("waiting for the first step", style="dim")]
     if points:
-        rows = [_speed(points), *_parts(points[-1].parts_ms), _quality(points)]
+        rows = [*_speed(points), *_parts(points[-1].parts_ms), *_quality(points), *_state(points[-1])]
     rows += [_event_line(event) for event in events]
     ranks = f"{run.world} rank{'s' if run.world != 1 else ''}"
     title = Text.assemble((run.job, "bold"), f" · attempt {run.attempt} · {ranks} · {run.device} · {run.runtime}")
@@ -103,21 +102,26 @@ def render(run: Run, points: Iterable[Progress], events: Iterable[Event]) -> Ren
     )
 
 
-def _grid() -> Table:
-    """A label and three columns that fill 76 cells."""
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    for width, style in ((10, "bright_black"), (20, ""), (20, ""), (20, "")):
-        grid.add_column(style=style, no_wrap=True, width=width)
-    return grid
+def _row(label: str, *cells: str | Text) -> Text:
+    """A label and up to three columns that fill 76 cells; rich's tables would take ten times as long to lay out."""
+    line = Text.assemble((label.ljust(10), "bright_black"))
+    for cell in cells:
+        line.append("  ")
+        text = Text(cell) if isinstance(cell, str) else cell
+        text.truncate(20, overflow="ellipsis", pad=True)
+        line.append_text(text)
+    return line
 
 
-def _speed(points: tuple[Progress, ...]) -> Table:
-    now, grid = points[-1], _grid()
+def _speed(points: tuple[Progress, ...]) -> list[Text]:
+    now = points[-1]
     rate = Text.assemble((count(now.rows_per_s), "bold green"), " rows/s")
-    grid.add_row("speed", rate, Text(spark(_series(points, "rows_per_s")[-20:]), "green"), f"{count(now.rows)} rows")
+    rates = Text(spark(_series(points, "rows_per_s")[-20:]), "green")
     exposed = Text.assemble("exposed ", (percent(now.exposed_ratio), _warn(now.exposed_ratio, 0.2)))
-    grid.add_row("step", Text(milliseconds(now.step_ms), "bold"), exposed, f"step {now.step:,}")
-    return grid
+    return [
+        _row("speed", rate, rates, f"{count(now.rows)} rows"),
+        _row("step", Text(milliseconds(now.step_ms), "bold"), exposed, f"step {now.step:,}"),
+    ]
 
 
 def _parts(parts_ms: Mapping[str, float]) -> list[Text]:
@@ -143,8 +147,8 @@ def _parts(parts_ms: Mapping[str, float]) -> list[Text]:
     return [bar, *legend]
 
 
-def _quality(points: tuple[Progress, ...]) -> Table:
-    now, grid = points[-1], _grid()
+def _quality(points: tuple[Progress, ...]) -> list[Text]:
+    now = points[-1]
     entropy = Text.assemble(
         "NE ",
         (ratio(now.normalized_entropy), f"bold {_warn(now.normalized_entropy, 1.0) or 'green'}"),
@@ -152,18 +156,25 @@ def _quality(points: tuple[Progress, ...]) -> Table:
     )
     error = f" ±{now.auc_error:.4f}" if known(now.auc_error) is not None else ""
     auc = Text.assemble(f"AUC {ratio(now.auc)}", (error, "bright_black"))
-    grid.add_row("window", entropy, auc, f"calibration {ratio(now.calibration, 3)}")
     life = f"NE {ratio(now.life_normalized_entropy)}", f"AUC {ratio(now.life_auc)}"
-    grid.add_row("life", *life, f"calibration {ratio(now.life_calibration, 3)}")
-    grid.add_row("freshness", f"p50 {seconds(now.freshness_p50_s)}", f"p99 {seconds(now.freshness_p99_s)}")
+    return [
+        _row("window", entropy, auc, f"calibration {ratio(now.calibration, 3)}"),
+        _row("life", *life, f"calibration {ratio(now.life_calibration, 3)}"),
+    ]
+
+
+def _state(now: Progress) -> list[Text]:
+    lag = MISSING if now.lag_records is None else f"{count(now.lag_records)} rows"
     behind = f"{seconds(now.lag_s)} behind" if now.lag_s is not None else ""
     starved = Text.assemble("starved ", (seconds(now.starved_s), "yellow" if now.starved_s > 0 else ""))
-    grid.add_row("lag", MISSING if now.lag_records is None else f"{count(now.lag_records)} rows", behind, starved)
     saved = "none yet" if now.checkpoint_age_s is None else f"{seconds(now.checkpoint_age_s)} ago"
     at = "" if now.checkpoint_step is None else f"at step {now.checkpoint_step:,}"
     bad = Text.assemble("bad rows ", (count(now.bad_rows), "yellow" if now.bad_rows else ""))
-    grid.add_row("checkpoint", saved, at, bad)
-    return grid
+    return [
+        _row("freshness", f"p50 {seconds(now.freshness_p50_s)}", f"p99 {seconds(now.freshness_p99_s)}"),
+        _row("lag", lag, behind, starved),
+        _row("checkpoint", saved, at, bad),
+    ]
 
 
 def _event_line(event: Event) -> Text:
