@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs until SIGTERM (0) or until the lease is lost (1)."""
     options = parser().parse_args(arguments)
     logs.configure(options.log_level)
-    prometheus_client.disable_created_metrics()  # twice the series for nothing
+    prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]  # they double the series
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())

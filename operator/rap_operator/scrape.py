@@ -172,7 +172,7 @@ class Values:
         """A label of the series that is 1."""
         for text, value in self.samples.get(name, ()):
             if value == 1.0:
-                return dict(_LABEL.findall(text)).get(label, "")
+                return str(dict(_LABEL.findall(text)).get(label, ""))
         return ""
 
     def median(self, name: str) -> float | None:

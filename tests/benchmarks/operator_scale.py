@@ -1,0 +1,227 @@
+"""Many RAPJobs on the real API server with nodes without machines; prints JSON lines.
+
+    PYTHONPATH=operator:trainer:tests python tests/benchmarks/operator_scale.py --jobs 1000 --pods 8
+
+Everything (etcd, API server, controllers, scheduler, fake kubelet, this program and the operator) shares the
+machine: each line says how much CPU the operator took of the time, the rest is the servers' share.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psutil
+from benchmarks.fake_kubelet import FakeKubelet
+from operator_world.on_server import install_crd, port_of, read_page
+from operator_world.world import rapjob
+from servers import kubernetes_cluster
+from servers.kube_api import KubeApi, KubeError, Object
+
+JOBS = "/apis/rap.dev/v1alpha1/namespaces/{}/rapjobs"
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Bench:
+    """A cluster, an operator process, and what is measured of them."""
+
+    def __init__(self, folder: Path, *, jobs: int, pods: int, operator: Sequence[str]) -> None:
+        kubernetes_cluster.NODE_GRACE_S = 86_400  # the fake nodes do not report
+        self.num_jobs, self.num_pods = jobs, pods
+        self.folder, self._command = folder, operator
+        self.cluster = kubernetes_cluster.KubernetesCluster(folder)
+        self.cluster.start()
+        install_crd(self.cluster)
+        self.api: KubeApi = self.cluster.api
+        self.namespace = self.cluster.create_namespace("scale")
+        self.path = JOBS.format(self.namespace)
+        self.kubelet = FakeKubelet(self.api, num_nodes=max(jobs * pods // 400, 4))
+        self.kubelet.start()
+        self.pool = ThreadPoolExecutor(8)
+        self.peak_rss_bytes = 0
+        self._start_operator()
+
+    def _start_operator(self) -> None:
+        log = self.folder / "operator.log"
+        environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'operator'}"}
+        with log.open("a") as output:
+            self.process = subprocess.Popen(
+                [*self._command, "--kubeconfig", str(self.cluster.kubeconfig), "--namespaces", self.namespace],
+                stderr=output,
+                stdout=output,
+                env=environment,
+            )
+        self.operator = psutil.Process(self.process.pid)
+        self.port = port_of(log)
+        threading.Thread(target=self._watch_memory, daemon=True).start()
+
+    def _watch_memory(self) -> None:
+        while self.process.poll() is None:
+            try:
+                self.peak_rss_bytes = max(self.peak_rss_bytes, self.operator.memory_info().rss)
+            except psutil.NoSuchProcess:
+                return
+            time.sleep(0.5)
+
+    def stop(self) -> None:
+        self.process.kill()
+        self.kubelet.stop()
+        self.cluster.stop()
+
+    def statuses(self) -> list[Object]:
+        items: list[Object] = []
+        query = {"limit": "500"}
+        while True:
+            page = self.api.get(self.path, **query)
+            items += page["items"]
+            if not page["metadata"].get("continue"):
+                return items
+            query["continue"] = page["metadata"]["continue"]
+
+    def count(self, condition: Callable[[Object], bool]) -> int:
+        return sum(condition(item.get("status") or {}) for item in self.statuses())
+
+    def until(self, wanted: int, condition: Callable[[Object], bool], limit_s: float) -> float:
+        """Seconds until so many jobs fulfil a condition."""
+        begun_s = time.monotonic()
+        while (found := self.count(condition)) < wanted:
+            if time.monotonic() - begun_s > limit_s:
+                raise TimeoutError(f"{found} of {wanted} after {limit_s:.0f} s")
+            time.sleep(1.0)
+        return time.monotonic() - begun_s
+
+    def requests(self) -> int:
+        page = read_page(self.port, "/metrics")
+        pattern = r'^rap_operator_api_requests_total\{code="(\d+)",verb="(\w+)"\} ([\d.e+]+)$'
+        return int(sum(float(n) for _, verb, n in re.findall(pattern, page, re.MULTILINE) if verb != "watch"))
+
+    def p99_s(self) -> float:
+        page = read_page(self.port, "/metrics")
+        pattern = r'^rap_operator_reconcile_seconds_bucket\{le="([^"]+)"\} ([\d.e+]+)$'
+        buckets = [(float(le), float(n)) for le, n in re.findall(pattern, page, re.MULTILINE)]
+        return next((le for le, n in buckets if buckets[-1][1] and n >= 0.99 * buckets[-1][1]), float("nan"))
+
+    def cpu_s(self) -> float:
+        times = self.operator.cpu_times()
+        return float(times.user + times.system)
+
+    def say(self, what: str, **figures: float) -> None:
+        line = {
+            "what": what,
+            "jobs": self.num_jobs,
+            "pods": self.num_jobs * self.num_pods,
+            **{key: round(value, 3) for key, value in figures.items()},
+            "operator_rss_mib": round(self.operator.memory_info().rss / 2**20, 1),
+        }
+        print(json.dumps(line), flush=True)
+
+    # --- the load
+
+    def create(self) -> None:
+        before_s, before = self.cpu_s(), self.requests()
+        begun_s = time.monotonic()
+
+        def make(index: int) -> None:
+            job = rapjob(trainer={"nodes": self.num_pods, "metricsPort": 0}, restartPolicy={"delaySeconds": 1})
+            job["metadata"] = {"name": f"job-{index}", "namespace": self.namespace}
+            self.api.create(self.path, job)
+
+        list(self.pool.map(make, range(self.num_jobs)))
+        created_s = time.monotonic() - begun_s
+        self.until(self.num_jobs, lambda s: bool(s.get("attempt")), 600)
+        first_s = time.monotonic() - begun_s
+        self.say("first reconcile of all", seconds=first_s, creating_took_s=created_s, cpu_s=self.cpu_s() - before_s)
+        self.until(self.num_jobs, lambda s: s.get("phase") == "Running", 1800)
+        self.say(
+            "all running",
+            seconds=time.monotonic() - begun_s,
+            cpu_s=self.cpu_s() - before_s,
+            requests_per_job=(self.requests() - before) / self.num_jobs,
+            reconcile_p99_s=self.p99_s(),
+        )
+
+    def idle(self, seconds: float) -> None:
+        time.sleep(75)  # every job's spec is found stable 60 s after it runs: that is written once
+        before_s, before = self.cpu_s(), self.requests()
+        begun_s = time.monotonic()
+        time.sleep(seconds)
+        passed_s = time.monotonic() - begun_s
+        self.say(
+            "idle",
+            requests_per_minute=(self.requests() - before) / passed_s * 60,
+            cpu_percent=100 * (self.cpu_s() - before_s) / passed_s,
+        )
+
+    def restart(self) -> None:
+        num = self.num_jobs // 10
+        pods = self.api.items(
+            f"/api/v1/namespaces/{self.namespace}/pods", labelSelector="batch.kubernetes.io/job-completion-index=0"
+        )[:num]
+        before_s = self.cpu_s()
+        begun_s = time.monotonic()
+        list(self.pool.map(lambda pod: self.kubelet.fail(pod, 1), pods))
+        self.until(num, lambda s: (s.get("attempt") or {}).get("number") == 2 and s.get("phase") == "Running", 900)
+        self.say("a tenth restarted", seconds=time.monotonic() - begun_s, cpu_s=self.cpu_s() - before_s)
+
+    def replace_operator(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        (self.folder / "operator.log").write_text("")
+        begun_s = time.monotonic()
+        self._start_operator()
+        name = "job-0"
+        self.api.patch(f"{self.path}/{name}", {"spec": {"stallSeconds": 61}})
+        while self.api.get(f"{self.path}/{name}")["status"]["observedGeneration"] != 2:
+            time.sleep(0.05)
+        self.say("operator killed and started: first reconcile", seconds=time.monotonic() - begun_s)
+
+    def delete(self) -> None:
+        begun_s = time.monotonic()
+        before_s = self.cpu_s()
+
+        def remove(index: int) -> None:
+            try:
+                self.api.delete(f"{self.path}/job-{index}")
+            except KubeError as refused:
+                if refused.status != 404:
+                    raise
+
+        list(self.pool.map(remove, range(self.num_jobs)))
+        pods = f"/api/v1/namespaces/{self.namespace}/pods"
+        while self.api.get(pods, limit="1")["items"]:
+            time.sleep(1.0)
+        self.say("all deleted, no pod left", seconds=time.monotonic() - begun_s, cpu_s=self.cpu_s() - before_s)
+
+
+def main() -> None:
+    options = argparse.ArgumentParser()
+    options.add_argument("--jobs", type=int, default=1000)
+    options.add_argument("--pods", type=int, default=8)
+    options.add_argument("--idle-seconds", type=float, default=60)
+    given = options.parse_args()
+    command = [sys.executable, "-m", "rap_operator", "--no-lease", "--metrics-port", "0", "--log-level", "info"]
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Bench(Path(folder), jobs=given.jobs, pods=given.pods, operator=command)
+        try:
+            bench.create()
+            bench.idle(given.idle_seconds)
+            bench.restart()
+            bench.replace_operator()
+            bench.delete()
+            print(json.dumps({"what": "peak memory", "mib": round(bench.peak_rss_bytes / 2**20, 1)}), flush=True)
+        finally:
+            bench.stop()
+
+
+if __name__ == "__main__":
+    main()
