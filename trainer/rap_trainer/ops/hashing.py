@@ -15,19 +15,34 @@ K = 0x9DDFEA08EB382D69 - 2**64  # multiplier of hash_128_to_64, as a signed numb
 def twang_mix64(k: torch.Tensor) -> torch.Tensor:
     """Thomas Wang's 64-bit mix of an int64 tensor of any shape."""
     k = k * ((1 << 21) - 1)  # ~k + (k << 21) is k * (2^21 - 1) - 1
-    k.sub_(1)
+    return _mixed(k.sub_(1), torch.empty_like(k))
+
+
+def hash_128_to_64(u: torch.Tensor | int, l: torch.Tensor) -> torch.Tensor:  # noqa: E741  # the name of SEMANTICS
+    """The hash of two 64-bit words, int64; `u` broadcasts."""
+    return _hashed(u, l ^ u, torch.empty_like(l))
+
+
+def salted_hash(salt: int, ids: torch.Tensor) -> torch.Tensor:
+    """hash_128_to_64(u=salt, l=twang_mix64(ids)), with fewer buffers."""
+    k = ids * ((1 << 21) - 1)
     scratch = torch.empty_like(k)
+    k = _mixed(k.sub_(1), scratch)
+    return _hashed(salt, k.bitwise_xor_(salt) if salt else k, scratch)
+
+
+def _mixed(k: torch.Tensor, scratch: torch.Tensor) -> torch.Tensor:
+    """What follows the first step of twang_mix64, in place."""
     _xor_shifted(k, 24, scratch).mul_(1 + (1 << 3) + (1 << 8))
     _xor_shifted(k, 14, scratch).mul_(1 + (1 << 2) + (1 << 4))
     return _xor_shifted(k, 28, scratch).mul_(1 + (1 << 31))
 
 
-def hash_128_to_64(u: torch.Tensor | int, l: torch.Tensor) -> torch.Tensor:  # noqa: E741  # the name of SEMANTICS
-    """The hash of two 64-bit words, int64; `u` broadcasts."""
-    a = torch.bitwise_xor(l, u).mul_(K)
-    scratch = torch.empty_like(a)
-    b = _xor_shifted(a, 47, scratch).bitwise_xor_(u).mul_(K)
-    return _xor_shifted(b, 47, scratch).mul_(K)
+def _hashed(u: torch.Tensor | int, mixed: torch.Tensor, scratch: torch.Tensor) -> torch.Tensor:
+    """hash_128_to_64 of l = mixed ^ u, in place."""
+    a = _xor_shifted(mixed.mul_(K), 47, scratch)
+    b = a if isinstance(u, int) and u == 0 else a.bitwise_xor_(u)
+    return _xor_shifted(b.mul_(K), 47, scratch).mul_(K)
 
 
 def _xor_shifted(k: torch.Tensor, bits: int, scratch: torch.Tensor) -> torch.Tensor:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from rap_contract.ops.sigrid_hash import SigridHash
 
-from rap_trainer.ops.hashing import hash_128_to_64, twang_mix64
+from rap_trainer.ops.hashing import salted_hash
 from rap_trainer.ops.value import Context, References, Value, elements
 
 FREE = frozenset({"max_value"})
@@ -29,7 +29,7 @@ def apply_side_by_side(ops: Sequence[SigridHash], value: Value, sizes: Sequence[
 
 
 def _hashed(op: SigridHash, value: Value) -> torch.Tensor:
-    return hash_128_to_64(op.salt, twang_mix64(elements(value).to(torch.int64)))
+    return salted_hash(op.salt, elements(value).to(torch.int64))
 
 
 def _rows(op: SigridHash) -> int:

@@ -14,7 +14,7 @@ from rap_trainer.ops.registry import SIDE_BY_SIDE, apply
 from rap_trainer.ops.value import Context, Jagged, Value, elements
 from rap_trainer.program.columns import bind
 from rap_trainer.program.lanes import Lane
-from rap_trainer.program.side_by_side import joined, parted, sizes_of
+from rap_trainer.program.side_by_side import Joined, Piece, joined, runs, sizes_of
 
 BLOCK = 65_536  # elements a lane handles at once: 512 KiB of int64, so that an op and its scratch stay in a 2 MiB cache
 
@@ -26,31 +26,49 @@ def evaluate(node: Node, values: Mapping[int, Value], raw: RawBatch, context: Co
     return _step([node], [values[index] for index in node.inputs], context)
 
 
-def run_lane(lane: Lane, values: Mapping[int, Value], context: Context) -> dict[int, Value]:
+def run_lane(lane: Lane, values: Mapping[int, Value | Piece], context: Context) -> dict[int, Value | Piece]:
     """The values of a lane's last nodes, a cache-sized block of strands at a time."""
-    ends: dict[int, Value] = {}
+    ends: dict[int, Value | Piece] = {}
     for strands in _blocks(lane, values):
         copies = len(strands)
         beside = replace(context, copies=copies)
         sources = zip(*(strand[0].inputs for strand in strands), strict=True)
-        given = [joined([values[index] for index in column]) for column in sources]
+        given = [_together([values[index] for index in column]) for column in sources]
         for nodes in zip(*strands, strict=True):
             given = [_step(nodes, given, beside)]
-        ends.update(zip((strand[-1].index for strand in strands), parted(given[0], copies), strict=True))
+        if copies == 1:
+            ends[strands[0][-1].index] = given[0]
+        else:
+            whole = Joined(given[0], copies)
+            ends.update((strand[-1].index, Piece(whole, place)) for place, strand in enumerate(strands))
     return ends
 
 
-def _blocks(lane: Lane, values: Mapping[int, Value]) -> list[list[tuple[Node, ...]]]:
+def _together(pieces: Sequence[Value | Piece]) -> Value:
+    found = runs(pieces)
+    return found[0].value if len(found) == 1 else joined([each.value for each in found])
+
+
+def _blocks(lane: Lane, values: Mapping[int, Value | Piece]) -> list[list[tuple[Node, ...]]]:
+    if len(lane.strands) == 1:
+        return [list(lane.strands)]
     blocks: list[list[tuple[Node, ...]]] = []
     room = 0
     for strand in lane.strands:
-        size = elements(values[strand[0].inputs[0]]).numel()
+        size = _size(values[strand[0].inputs[0]])
         if not blocks or size > room:
             blocks.append([])
             room = BLOCK
         blocks[-1].append(strand)
         room -= size
     return blocks
+
+
+def _size(piece: Value | Piece) -> int:
+    """Elements of a column, about; the mean of its whole if it is a piece."""
+    if isinstance(piece, Piece):
+        return elements(piece.whole.value).numel() // piece.whole.copies
+    return elements(piece).numel()
 
 
 def _step(nodes: Sequence[Node], given: Sequence[Value], context: Context) -> Value:

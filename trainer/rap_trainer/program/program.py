@@ -1,11 +1,13 @@
 """`Program`: a feature graph run on raw batches, each node once, freed after its last use.
 
-Where the host may look at sizes (CPU), equal chains run as one; else node by node. Both give the same. It compiles nothing to machine code; the fused kernels of a graph are made elsewhere from the same graph.
+Where the host may look at sizes (CPU), equal chains run as one; else node by node. Both give the same. It
+compiles nothing to machine code; the fused kernels of a graph are made elsewhere from the same graph.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
+from typing import Any
 
 import torch
 from rap_contract.graph import FeatureGraph, Node
@@ -18,6 +20,7 @@ from rap_trainer.program.columns import bind
 from rap_trainer.program.execution import evaluate, run_lane
 from rap_trainer.program.lanes import lanes_of
 from rap_trainer.program.outputs import dense_matrix, sparse_tensor
+from rap_trainer.program.side_by_side import Piece
 
 
 class Program:
@@ -51,19 +54,20 @@ class Program:
             counters=context.counters,
         )
 
-    def _values(self, raw: RawBatch, context: Context) -> dict[int, Value]:
+    def _values(self, raw: RawBatch, context: Context) -> dict[int, Value | Piece]:
         """Values of the features' nodes; all others are dropped after their last use."""
         graph = self.graph
-        values: dict[int, Value] = {}
         unread = dict(self._readers)
         if not segments.host_may_look(raw.row_ids_B):
+            one_by_one: dict[int, Value] = {}
             for node in graph.nodes:
-                values[node.index] = evaluate(node, values, raw, context, graph)
-                _drop_read(values, unread, node)
-            return values
+                one_by_one[node.index] = evaluate(node, one_by_one, raw, context, graph)
+                _drop_read(one_by_one, unread, node)
+            return {**one_by_one}
+        values: dict[int, Value | Piece] = {}
         for node in graph.nodes:
             if node.column is not None:
-                values[node.index] = evaluate(node, values, raw, context, graph)
+                values[node.index] = evaluate(node, {}, raw, context, graph)
         for lane in self._lanes:
             values.update(run_lane(lane, values, context))
             for strand in lane.strands:
@@ -71,7 +75,7 @@ class Program:
         return values
 
 
-def _drop_read(values: dict[int, Value], unread: dict[int, int], node: Node) -> None:
+def _drop_read(values: MutableMapping[int, Any], unread: dict[int, int], node: Node) -> None:
     """Forgets the inputs of a node that has run, unless another one or a feature still reads them."""
     for index in node.inputs:
         unread[index] -= 1

@@ -6,10 +6,62 @@ Shapes: k columns of B rows stand one after the other as k * B rows. Only for va
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 
 from rap_trainer.ops.value import Dense, Jagged, Value, elements
+
+
+@dataclass(frozen=True, eq=False)
+class Joined:
+    """A value of several columns that stand one after the other."""
+
+    value: Value
+    copies: int
+
+    @cached_property
+    def parts(self) -> list[Value]:
+        """The columns apart, as views."""
+        return parted(self.value, self.copies)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One column of a joined value, taken apart only if somebody needs it alone."""
+
+    whole: Joined
+    place: int
+
+    @property
+    def value(self) -> Value:
+        return self.whole.parts[self.place]
+
+
+def runs(pieces: Sequence[Value | Piece]) -> list[Joined]:
+    """The same columns in the same order, those that already stand one after the other kept together."""
+    result: list[Joined] = []
+    place = 0
+    while place < len(pieces):
+        piece = pieces[place]
+        if isinstance(piece, Piece) and piece.place == 0:
+            copies = piece.whole.copies
+            if all(
+                isinstance(each, Piece) and each.whole is piece.whole and each.place == i
+                for i, each in enumerate(pieces[place : place + copies])
+            ) and place + copies <= len(pieces):
+                result.append(piece.whole)
+                place += copies
+                continue
+        result.append(Joined(alone(piece), 1))
+        place += 1
+    return result
+
+
+def alone(piece: Value | Piece) -> Value:
+    """The column by itself."""
+    return piece.value if isinstance(piece, Piece) else piece
 
 
 def joined(values: Sequence[Value]) -> Value:
