@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from rap_trainer.produce.options import Produce
+from rap_trainer.produce.options import NUM_INTS, Produce
 
 _HUGE_ID = 2**63 + 5
 _HUGE_COLUMN = "cat_25"
@@ -42,7 +42,7 @@ def damage(batch: pa.RecordBatch, options: Produce, *, first_row: int) -> pa.Rec
 
 
 def damage_text(text: bytes, options: Produce, *, file_number: int, delimiter: bytes) -> bytes:
-    """Lines with a share of malformed ones: a word as a number, a number too large, fields lost or added."""
+    """Lines with a share of malformed ones: a word as a number, an id past 2^63, fields lost or added."""
     rng = np.random.default_rng([options.seed, 2, file_number])
     lines = io.BytesIO(text).readlines()
     bad = rng.random(len(lines)) < options.bad_ratio * _TEXT_SHARE
@@ -57,7 +57,7 @@ def _malformed(fields: list[bytes], rng: np.random.Generator, delimiter: bytes) 
     if kind == 0:
         fields[1] = b"many"
     elif kind == 1:
-        fields[2] = b"9" * 20
+        fields[1 + NUM_INTS] = b"f" * 16  # as hexadecimal beyond 2^63
     elif kind == 2:
         fields = fields[: len(fields) // 2]
     else:
