@@ -8,6 +8,7 @@ import re
 import resource
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,11 @@ import pytest
 import torch
 from rap_contract.job import RAPJob
 from rap_contract.pod import ExitCode
-from rap_trainer.checkpoint import reader, writer
-from rap_trainer.checkpoint.errors import Damaged, Poisoned
-from rap_trainer.checkpoint.layout import step_directory
+from rap_trainer.checkpoint import fence, reader, writer
+from rap_trainer.checkpoint.commit import commit
+from rap_trainer.checkpoint.errors import Damaged, Fenced, Poisoned
+from rap_trainer.checkpoint.fence import Claim
+from rap_trainer.checkpoint.layout import read_manifest, step_directory
 from rap_trainer.display import Display
 from rap_trainer.step.loop import Ending
 from rap_trainer.train import train
@@ -115,11 +118,13 @@ def test_when_all_checkpoints_are_damaged_the_run_ends_and_none_is_touched(folde
 
 def test_a_checkpoint_of_another_job_is_refused(folder: Path) -> None:
     job = small_job(folder)
+    owner = (folder / "checkpoints" / "FENCE").read_bytes()
     other = job.model_copy(update={"metadata": job.metadata.model_copy(update={"name": "other"})})
     ending, _ = run(other)
     assert ending.code == ExitCode.CHECKPOINT
     assert "was written by job 'small'" in ending.reason
     assert "spec.checkpoint.path" in ending.reason
+    assert (folder / "checkpoints" / "FENCE").read_bytes() == owner
     assert steps(folder) == [6, 3]
 
 
@@ -240,3 +245,29 @@ def test_the_manifest_names_job_step_and_every_file(folder: Path) -> None:
     assert document["job"] == {"name": "small", "source": "files", "nonce": 0}
     assert (document["step"], document["rows"]) == (6, 96)
     assert document["files"].keys() == {path.name for path in newest(folder).iterdir()} - {"COMMIT"}
+
+
+def test_a_late_write_of_an_older_attempt_is_refused_at_its_commit(folder: Path) -> None:
+    root = folder / "checkpoints"
+    old, new = Claim(token=10**14, attempt=8), Claim(token=10**14 + 1, attempt=9)
+    fence.take(root, old)
+    manifest = read_manifest(newest(folder))
+    aside = root / ".writing-late"
+    aside.mkdir()
+    fence.take(root, new)
+    with pytest.raises(Fenced, match="attempt 9"):
+        commit(root, aside, replace(manifest, step=7), claim=old, keep=3)
+    assert steps(folder) == [6, 3]
+    with pytest.raises(Fenced):
+        fence.take(root, old)
+    commit(root, aside, replace(manifest, step=7), claim=new, keep=3)
+    assert steps(folder)[0] == 7
+
+
+def test_claims_grow_whoever_makes_them() -> None:
+    by_operator = Claim.given({"RAP_FENCE": "1700000000000", "RAP_ATTEMPT": "3"})
+    assert by_operator is not None
+    by_hand = by_operator.next(now_s=1_600_000_000.0)
+    assert (by_hand.token, by_hand.attempt) == (1_700_000_000_001, 4)
+    assert by_hand.next(now_s=1_800_000_000.0).token == 1_800_000_000_000
+    assert Claim.given({}) is None

@@ -213,4 +213,4 @@ def test_an_attempt_older_than_the_directorys_is_refused(
     monkeypatch.setenv(ENV_ATTEMPT, "6")
     ending, _ = run(tmp_path, events)
     assert ending.code == ExitCode.CHECKPOINT
-    assert "attempt 7 has taken over" in ending.reason
+    assert "attempt 7 (7) has taken over" in ending.reason

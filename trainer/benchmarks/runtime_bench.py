@@ -25,6 +25,7 @@ from rap_contract.graph import FeatureGraph, compile_features
 from rap_contract.job import RAPJob
 from rap_contract.metrics import TRAINER
 from rap_trainer.batch import ModelBatch, Positions, RawBatch
+from rap_trainer.checkpoint.fence import Claim
 from rap_trainer.checkpoint.layout import JobIdentity
 from rap_trainer.checkpoint.writer import CheckpointWriter
 from rap_trainer.display import Display
@@ -194,7 +195,7 @@ class Bench:
         stages = training_stages(self.model, self._preprocess, evaluator, world_size=1, device=world.device)
         runtime = EagerRuntime(stages, device=world.device)
         root, identity = Path(spec.checkpoint.path), JobIdentity.of(self.job)
-        writer = CheckpointWriter(root, identity=identity, world=world, attempt=1, keep=1)
+        writer = CheckpointWriter(root, identity=identity, world=world, claim=Claim(token=1, attempt=1), keep=1)
         watch, meters = LossWatch(world.device), Meters(MetricStore(TRAINER))
         tools = Tools(
             world=world,

@@ -19,9 +19,8 @@ from pathlib import Path
 from types import FrameType
 
 from rap_contract.job import RAPJobSpec
-from rap_contract.pod import ENV_ATTEMPT
 
-from rap_trainer.checkpoint.fence import newest_attempt
+from rap_trainer.checkpoint.fence import Claim, newest_claim
 from rap_trainer.display.terminal import Form
 from rap_trainer.jobfile import load_job
 from rap_trainer.logs import begin_logging
@@ -73,7 +72,7 @@ class _Group:
         self._size = size
         self._form = form
         self._start = start
-        self._restarts = Restarts(spec.restart_policy, managed=ENV_ATTEMPT in os.environ)
+        self._restarts = Restarts(spec.restart_policy, managed=Claim.given(os.environ) is not None)
         self._ranks: list[RankProcess] = []
         self._signals: list[int] = []
         self._interrupted_s: float | None = None
@@ -89,7 +88,7 @@ class _Group:
                 verdict = self._restarts.after(code, healthy_s=time.monotonic() - began_s, stopping=bool(self._signals))
                 if verdict.action is Action.END:
                     return code
-                log.warning("%s; attempt %d in %.0f s", _what(codes), self._next_attempt(), verdict.delay_s)
+                log.warning("%s; attempt %d in %.0f s", _what(codes), self._next_claim().attempt, verdict.delay_s)
                 if not self._pause(verdict.delay_s):
                     return code
         finally:
@@ -97,7 +96,7 @@ class _Group:
                 signal.signal(number, handler)
 
     def _attempt(self) -> list[int]:
-        attempt = self._next_attempt()
+        claim = self._next_claim()
         port = _free_port()
         for rank in range(self._size):
             environment = {
@@ -107,7 +106,7 @@ class _Group:
                 "LOCAL_WORLD_SIZE": str(self._size),
                 "MASTER_ADDR": "127.0.0.1",
                 "MASTER_PORT": str(port),
-                ENV_ATTEMPT: str(attempt),
+                **claim.environment,
             }
             self._ranks.append(self._start(self._job_path, self._form, environment))
         for number in self._signals:
@@ -117,9 +116,8 @@ class _Group:
         finally:
             self._ranks = []
 
-    def _next_attempt(self) -> int:
-        given = os.environ.get(ENV_ATTEMPT)
-        return int(given) if given is not None else newest_attempt(self._root) + 1
+    def _next_claim(self) -> Claim:
+        return Claim.given(os.environ) or newest_claim(self._root).next(time.time())
 
     def _watch(self) -> list[int]:
         """Waits for all ranks; once one has ended, the others have a limited time."""

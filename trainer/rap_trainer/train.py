@@ -20,15 +20,15 @@ import torch.distributed as dist
 from rap_contract.graph import FeatureGraph, compile_features
 from rap_contract.job import RAPJob, RAPJobSpec
 from rap_contract.metrics import TRAINER
-from rap_contract.pod import ENV_ATTEMPT, ExitCode
+from rap_contract.pod import ExitCode
 from rap_contract.problem import InvalidDocument, Problem
 
 from rap_trainer.batch import Positions
 from rap_trainer.checkpoint.commit import clear_unfinished
 from rap_trainer.checkpoint.errors import CheckpointError
-from rap_trainer.checkpoint.fence import claim, newest_attempt
+from rap_trainer.checkpoint.fence import NOBODY, Claim, newest_claim, take
 from rap_trainer.checkpoint.layout import JobIdentity
-from rap_trainer.checkpoint.reader import Found, find
+from rap_trainer.checkpoint.reader import Found, candidates, find
 from rap_trainer.checkpoint.writer import CheckpointWriter
 from rap_trainer.display import Display, Event, Outcome, Run
 from rap_trainer.display.metric_store import MetricStore
@@ -42,7 +42,7 @@ from rap_trainer.step.loop import Ending, Loop, Tools
 from rap_trainer.step.loss_watch import LossWatch
 from rap_trainer.step.meters import Meters
 from rap_trainer.step.reports import Reports
-from rap_trainer.step.runtime import EagerRuntime
+from rap_trainer.step.runtime import EagerRuntime, Runtime
 from rap_trainer.step.saving import Saving
 from rap_trainer.step.signals import StopRequest
 from rap_trainer.step.stages import training_stages
@@ -88,17 +88,17 @@ def train(job: RAPJob, *, display: Display | None = None, store: MetricStore | N
 
 def _attempt(job: RAPJob, world: World, stop: StopRequest, shown: Shown, store: MetricStore) -> Ending:
     spec, root, identity = job.spec, Path(job.spec.checkpoint.path), JobIdentity.of(job)
-    attempt = _own_directory(root, world)
+    claim = _own_directory(root, identity, world)
     found = find(root, identity, world)
     graph = _graph(spec)
     model = shard_model(build_model(spec, embedding_bag_collection(graph), num_dense=graph.dense_width), spec, world)
     evaluator = Evaluator(spec.evaluation, world.device)
-    writer = CheckpointWriter(root, identity=identity, world=world, attempt=attempt, keep=spec.checkpoint.keep)
+    writer = CheckpointWriter(root, identity=identity, world=world, claim=claim, keep=spec.checkpoint.keep)
     saving = Saving(root, identity=identity, world=world, model=model, evaluator=evaluator, writer=writer)
     step, rows, positions = _resume(found, saving, spec, world)
     source = _open_source(spec, world, positions)
     try:
-        runtime = _runtime(spec, graph, model, evaluator, world)
+        runtime, runtime_name = _runtime(spec, graph, model, evaluator, world)
         watch, meters = LossWatch(world.device), Meters(store)
         tools = Tools(
             world=world,
@@ -112,13 +112,13 @@ def _attempt(job: RAPJob, world: World, stop: StopRequest, shown: Shown, store: 
             stop=stop,
             display=shown.display,
             meters=meters,
-            attempt=attempt,
-            ledger=_ledger(world, attempt, step, positions),
+            attempt=claim.attempt,
+            ledger=_ledger(world, claim.attempt, step, positions),
         )
         passed_over = () if found is None else found.passed_over
         meters.fallbacks(len(passed_over))
         loop = Loop(spec, tools, step=step, rows=rows)
-        shown.start(_run(job, world, attempt, step), loop, passed_over)
+        shown.start(_run(job, world, claim.attempt, step, runtime_name), loop, passed_over)
         return loop.run()
     finally:
         with suppress(Exception):  # the run's own error matters more
@@ -163,16 +163,16 @@ class Shown:
         )
 
 
-def _own_directory(root: Path, world: World) -> int:
-    """Makes this attempt the only one that may write checkpoints; gives its number. Collective."""
-    outcome: list[int | CheckpointError] = [0]
+def _own_directory(root: Path, identity: JobIdentity, world: World) -> Claim:
+    """Makes this attempt the only one that may write checkpoints. Collective. Raises OtherJob, Fenced, WriteFailed."""
+    outcome: list[Claim | CheckpointError] = [NOBODY]
     if world.rank == 0:
-        given = os.environ.get(ENV_ATTEMPT)
-        attempt = int(given) if given is not None else newest_attempt(root) + 1
         try:
-            claim(root, attempt)
+            candidates(root, identity)  # another job's directory is left as it is
+            claim = Claim.given(os.environ) or newest_claim(root).next(time.time())
+            take(root, claim)
             clear_unfinished(root)
-            outcome = [attempt]
+            outcome = [claim]
         except CheckpointError as error:
             outcome = [error]
     dist.broadcast_object_list(outcome, src=0, group=world.control_group)
@@ -211,12 +211,36 @@ def _open_source(spec: RAPJobSpec, world: World, positions: Positions) -> Source
 
 def _runtime(
     spec: RAPJobSpec, graph: FeatureGraph, model: ShardedModel, evaluator: Evaluator, world: World
-) -> EagerRuntime:
-    if world.device.type == "cuda":
+) -> tuple[Runtime, str]:
+    """The runtime and its name: captured where it is wanted and can be, eager otherwise, with the reason in the log."""
+    wanted, on_gpu = spec.trainer.runtime, world.device.type == "cuda"
+    if on_gpu:
         torch.backends.cuda.matmul.allow_tf32 = spec.trainer.precision != "fp32"
-    program = Program(graph)
-    stages = training_stages(model, program.run, evaluator, world_size=world.size, device=world.device)
-    return EagerRuntime(stages, device=world.device)
+    if on_gpu and wanted != "eager":
+        from rap_trainer.captured.assemble import CannotCapture  # Triton, and only for GPUs
+        from rap_trainer.captured.runtime import CapturedRuntime
+
+        size, precision = spec.trainer.batch_size_per_gpu, spec.trainer.precision
+        try:
+            captured = CapturedRuntime(model, graph, world, batch_size=size, evaluator=evaluator, precision=precision)
+        except CannotCapture as reason:
+            if wanted == "captured":
+                problem = Problem(
+                    path=("spec", "trainer", "runtime"), message=str(reason), hint="use `auto` or `eager`"
+                )
+                raise InvalidDocument([problem]) from reason
+            log.info("eager runtime: %s", reason)
+        else:
+            return captured, "captured"
+    stages = training_stages(
+        model,
+        Program(graph).run,
+        evaluator,
+        world_size=world.size,
+        device=world.device,
+        precision=spec.trainer.precision,
+    )
+    return EagerRuntime(stages, device=world.device), "eager"
 
 
 def _ledger(world: World, attempt: int, step: int, positions: Positions) -> Ledger | None:
@@ -226,7 +250,7 @@ def _ledger(world: World, attempt: int, step: int, positions: Positions) -> Ledg
     return Ledger(Path(directory), rank=world.rank, attempt=attempt, resumed_step=step, start=positions)
 
 
-def _run(job: RAPJob, world: World, attempt: int, step: int) -> Run:
+def _run(job: RAPJob, world: World, attempt: int, step: int, runtime: str) -> Run:
     trainer, source = job.spec.trainer, job.spec.source
     on_gpu = world.device.type == "cuda"
     return Run(
@@ -234,7 +258,7 @@ def _run(job: RAPJob, world: World, attempt: int, step: int) -> Run:
         attempt=attempt,
         world=world.size,
         device=torch.cuda.get_device_name(world.device) if on_gpu else "cpu",
-        runtime="eager",
+        runtime=runtime,
         batch_size=trainer.batch_size_per_gpu * world.size,
         source=source.files.path if source.files is not None else source.kafka.topic if source.kafka else "",
         checkpoint_path=job.spec.checkpoint.path,

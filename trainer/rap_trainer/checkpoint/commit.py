@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 from rap_trainer.checkpoint.errors import Damaged
-from rap_trainer.checkpoint.fence import holding
+from rap_trainer.checkpoint.fence import Claim, holding
 from rap_trainer.checkpoint.layout import (
     COMMIT,
     REPLACED,
@@ -22,7 +22,7 @@ from rap_trainer.checkpoint.layout import (
 log = logging.getLogger(__name__)
 
 
-def commit(root: Path, aside: Path, manifest: Manifest, *, keep: int) -> None:
+def commit(root: Path, aside: Path, manifest: Manifest, *, claim: Claim, keep: int) -> None:
     """Writes COMMIT, renames the directory into place and prunes. Raises Fenced, OSError."""
     with (aside / COMMIT).open("w") as file:
         file.write(manifest.to_json())
@@ -30,7 +30,7 @@ def commit(root: Path, aside: Path, manifest: Manifest, *, keep: int) -> None:
         os.fsync(file.fileno())
     _sync_directory(aside)
     target = step_directory(root, manifest.step)
-    with holding(root, manifest.attempt):
+    with holding(root, claim):
         if target.exists():  # damaged, or of an attempt whose rows were trained again
             target.rename(_unused(root, target.name))
         aside.rename(target)

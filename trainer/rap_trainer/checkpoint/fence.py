@@ -7,41 +7,80 @@ is refused. The lock is POSIX `fcntl`, which NFSv4 and the usual shared file sys
 from __future__ import annotations
 
 import fcntl
+import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Self
+
+from rap_contract.pod import ENV_ATTEMPT, ENV_FENCE
 
 from rap_trainer.checkpoint.errors import Fenced, WriteFailed
 from rap_trainer.checkpoint.layout import FENCE
 
 
-def newest_attempt(root: Path) -> int:
-    """The number in the fence file; 0 without one."""
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """An attempt's right to write. The larger token is the newer attempt."""
+
+    token: int
+    """Milliseconds since the epoch at which the attempt was made; grows over jobs of one name too."""
+    attempt: int
+    """Its number, for people."""
+
+    @classmethod
+    def given(cls, environment: Mapping[str, str]) -> Self | None:
+        """What the operator or the launcher has decided, if one has. Raises WriteFailed for what is no number."""
+        token, attempt = environment.get(ENV_FENCE), environment.get(ENV_ATTEMPT)
+        if token is None and attempt is None:
+            return None
+        try:
+            number = int(attempt or "1")
+            return cls(token=number if token is None else int(token), attempt=number)
+        except ValueError:
+            raise WriteFailed(f"{ENV_FENCE}={token} and {ENV_ATTEMPT}={attempt} must be numbers") from None
+
+    def next(self, now_s: float) -> Self:
+        """The claim of an attempt that follows this one."""
+        return type(self)(token=max(self.token + 1, int(now_s * 1e3)), attempt=self.attempt + 1)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """As `given` reads it."""
+        return {ENV_FENCE: str(self.token), ENV_ATTEMPT: str(self.attempt)}
+
+
+NOBODY = Claim(token=0, attempt=0)
+
+
+def newest_claim(root: Path) -> Claim:
+    """Who owns the directory."""
     try:
         return _parse((root / FENCE).read_text())
     except OSError:
-        return 0
+        return NOBODY
 
 
-def claim(root: Path, attempt: int) -> None:
-    """Makes `attempt` the owner of the directory, which is created. Raises Fenced, WriteFailed."""
+def take(root: Path, claim: Claim) -> None:
+    """Makes `claim` the owner of the directory, which is created. Raises Fenced, WriteFailed."""
     try:
         root.mkdir(parents=True, exist_ok=True)
         with _locked(root) as file:
-            _refuse_older(root, file, attempt)
+            _refuse_older(root, file, claim)
             os.ftruncate(file, 0)
-            os.pwrite(file, f"{attempt}\n".encode(), 0)
+            os.pwrite(file, f"{json.dumps(asdict(claim))}\n".encode(), 0)
             os.fsync(file)
     except OSError as error:
         raise WriteFailed(f"cannot write to {root}: {error.strerror}; see spec.checkpoint.path") from error
 
 
 @contextmanager
-def holding(root: Path, attempt: int) -> Iterator[None]:
-    """While held no newer attempt can claim the directory. Raises Fenced, OSError."""
+def holding(root: Path, claim: Claim) -> Iterator[None]:
+    """While held no newer attempt can take the directory. Raises Fenced, OSError."""
     with _locked(root) as file:
-        _refuse_older(root, file, attempt)
+        _refuse_older(root, file, claim)
         yield
 
 
@@ -55,12 +94,15 @@ def _locked(root: Path) -> Iterator[int]:
         os.close(file)
 
 
-def _refuse_older(root: Path, file: int, attempt: int) -> None:
-    newest = _parse(os.pread(file, 64, 0).decode(errors="replace"))
-    if newest > attempt:
-        raise Fenced(f"attempt {newest} has taken over {root}; this is attempt {attempt} and stops writing")
+def _refuse_older(root: Path, file: int, claim: Claim) -> None:
+    newest = _parse(os.pread(file, 256, 0).decode(errors="replace"))
+    if newest.token > claim.token:
+        mine = f"this is attempt {claim.attempt} ({claim.token})"
+        raise Fenced(f"attempt {newest.attempt} ({newest.token}) has taken over {root}; {mine} and writes no more")
 
 
-def _parse(text: str) -> int:
-    stripped = text.strip()
-    return int(stripped) if stripped.isdecimal() else 0
+def _parse(text: str) -> Claim:
+    try:
+        return Claim(**json.loads(text))
+    except (ValueError, TypeError):
+        return NOBODY  # a new file, or one cut short: its attempt never began

@@ -50,9 +50,9 @@ class Found:
 
 def find(root: Path, identity: JobIdentity, world: World) -> Found | None:
     """The newest sound checkpoint, or None for a fresh start. Collective. Raises OtherJob, Damaged."""
-    candidates = _from_first(world, lambda: _candidates(root, identity))
+    usable = _from_first(world, lambda: candidates(root, identity))
     passed_over: list[str] = []
-    for directory in candidates:
+    for directory in usable:
         try:
             manifest, ranks = _verified(directory, world)
         except Damaged as damage:
@@ -83,8 +83,8 @@ def load(found: Found, tensors: Tensors, world: World) -> None:
         raise Damaged(f"{found.directory} cannot be loaded: rank {rank}: {cause}") from error
 
 
-def _candidates(root: Path, identity: JobIdentity) -> list[Path]:
-    """Checkpoints that may be of this job, newest first."""
+def candidates(root: Path, identity: JobIdentity) -> list[Path]:
+    """Checkpoints that may be of this job, newest first. Raises OtherJob, CheckpointError."""
     try:
         directories = checkpoints(root)
     except OSError as error:

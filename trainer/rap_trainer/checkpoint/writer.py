@@ -22,6 +22,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from rap_trainer.batch import Positions
 from rap_trainer.checkpoint import commit
 from rap_trainer.checkpoint.errors import CheckpointError, Poisoned, WriteFailed
+from rap_trainer.checkpoint.fence import Claim
 from rap_trainer.checkpoint.layout import WRITING, FileDigest, JobIdentity, Manifest
 from rap_trainer.checkpoint.rank_state import RankState, file_name, write_rank_state
 from rap_trainer.checkpoint.tensors import Snapshot, Tensors, local_parts
@@ -59,11 +60,11 @@ class Written:
 class CheckpointWriter:
     """One write at a time. Not thread-safe."""
 
-    def __init__(self, root: Path, *, identity: JobIdentity, world: World, attempt: int, keep: int) -> None:
+    def __init__(self, root: Path, *, identity: JobIdentity, world: World, claim: Claim, keep: int) -> None:
         self._root = root
         self._identity = identity
         self._world = world
-        self._attempt = attempt
+        self._claim = claim
         self._keep = keep
         self._snapshot = Snapshot(world.checkpoint_group)
         self._thread: threading.Thread | None = None
@@ -116,7 +117,7 @@ class CheckpointWriter:
         )
 
     def _write(self, moment: Moment, copies: Tensors, state: RankState) -> int:
-        aside = self._root / f"{WRITING}{moment.step:010d}-{self._attempt}"
+        aside = self._root / f"{WRITING}{moment.step:010d}-{self._claim.token}"
         try:
             self._together(lambda: self._prepare(aside, copies, state))
             self._save(aside, copies)
@@ -127,7 +128,7 @@ class CheckpointWriter:
                 step=moment.step,
                 rows=moment.rows,
                 rollbacks=moment.rollbacks,
-                attempt=self._attempt,
+                attempt=self._claim.attempt,
                 world_size=self._world.size,
                 time_s=moment.time_s,
                 files=files,
@@ -165,7 +166,7 @@ class CheckpointWriter:
 
     def _commit(self, aside: Path, manifest: Manifest) -> None:
         if self._world.rank == 0:
-            commit.commit(self._root, aside, manifest, keep=self._keep)
+            commit.commit(self._root, aside, manifest, claim=self._claim, keep=self._keep)
 
     def _together(self, act: Callable[[], T]) -> list[T]:
         """Runs a part on every rank and raises everywhere if it failed anywhere."""

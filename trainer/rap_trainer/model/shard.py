@@ -64,9 +64,8 @@ class ShardedModel:
         """The optimizer step; fused tables have made theirs in the backward pass."""
         if self.dense is not None:
             self.dense.step()
-        self.iterations.add_(1)
         if self.rows is not None:
-            self.rows.step(int(self.iterations))
+            self.rows.step(int(self.iterations) + 1)
 
     def restored(self) -> None:
         """Tells the fused kernels the iteration that was loaded; theirs is no part of TorchRec's state."""

@@ -179,6 +179,7 @@ class Loop:
             assert state.positions is not None
             tools.ledger.step(step, state.raw.num_rows, state.positions)
         tools.runtime.train(state)
+        tools.saving.trained()
         self.step, self.rows = step, self.rows + state.raw.global_rows
         assert state.loss_sum is not None
         assert state.batch is not None
@@ -218,6 +219,7 @@ class Loop:
 
     def _save(self, positions: Positions) -> None:
         saving = self._tools.saving
+        self._tools.runtime.synchronise_state()
         moment = saving.moment(step=self.step, rows=self.rows, time_s=time.time(), positions=positions)
         self._note(saving.start(moment, self._tools.reports.all_reduce))
 
@@ -291,6 +293,7 @@ class Loop:
         if not tools.saving.roll_back():
             return False
         reason = self._failure.reason if self._failure is not None else "another rank diverged"
+        tools.runtime.reload()
         self._failure, self._pending = None, None
         tools.watch.forget()
         if tools.ledger is not None:

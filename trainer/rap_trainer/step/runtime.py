@@ -27,6 +27,15 @@ class Runtime(Protocol):
     def train(self, state: StepState) -> StepState:
         """Trains a prepared step. Collective."""
 
+    def synchronise_state(self) -> None:
+        """Brings what a checkpoint reads up to date."""
+
+    def reload(self) -> None:
+        """Takes over what a checkpoint has loaded into the model and its optimizers."""
+
+    def close(self) -> None:
+        """Gives back what it holds."""
+
 
 class EagerRuntime:
     """Calls every stage from the host, one after the other."""
@@ -60,6 +69,15 @@ class EagerRuntime:
             _used_on(main, state.batch)
         self._run(self._main_stages, state)
         return state
+
+    def synchronise_state(self) -> None:
+        """The model and its optimizers hold everything."""
+
+    def reload(self) -> None:
+        """The model and its optimizers hold everything."""
+
+    def close(self) -> None:
+        """Nothing is held."""
 
     def _run(self, stages: Sequence[Stage], state: StepState) -> None:
         for stage in stages:

@@ -10,7 +10,7 @@ import torch
 from rap_trainer.batch import Positions
 from rap_trainer.checkpoint.layout import JobIdentity
 from rap_trainer.checkpoint.reader import Found, find, load
-from rap_trainer.checkpoint.tensors import Tensors, begin_state, training_tensors
+from rap_trainer.checkpoint.tensors import begin_state, training_tensors
 from rap_trainer.checkpoint.writer import CheckpointWriter, Moment, Written
 from rap_trainer.evaluation.evaluator import AllReduce, Evaluator
 from rap_trainer.model.shard import ShardedModel
@@ -37,7 +37,6 @@ class Saving:
         self._world = world
         self._model = model
         self._evaluator = evaluator
-        self._tensors: Tensors | None = None
         self._started_step: int | None = None
         self._rollbacks = 0
         self.writer = writer
@@ -52,11 +51,13 @@ class Saving:
 
     def start(self, moment: Moment, all_reduce: AllReduce) -> Written | None:
         """Begins to write the state. Collective. The result of the write before, if it had not been seen yet."""
-        if self._tensors is None:
-            self._tensors = training_tensors(self._model)
         evaluation = self._evaluator.state(all_reduce)
         self._started_step = moment.step
-        return self.writer.start(moment, {**self._tensors, **_named(evaluation)})
+        return self.writer.start(moment, {**training_tensors(self._model), **_named(evaluation)})
+
+    def trained(self) -> None:
+        """An optimizer step is done."""
+        self._model.iterations.add_(1)
 
     def moment(self, *, step: int, rows: int, time_s: float, positions: Positions) -> Moment:
         """What to say of the state besides its tensors."""
@@ -72,9 +73,8 @@ class Saving:
     def restore(self, found: Found) -> None:
         """Fills model, optimizers and evaluation from a checkpoint. Collective. Raises Incompatible, Damaged."""
         begin_state(self._model)
-        self._tensors = training_tensors(self._model)
         evaluation = self._evaluator.state()
-        load(found, {**self._tensors, **_named(evaluation)}, self._world)
+        load(found, {**training_tensors(self._model), **_named(evaluation)}, self._world)
         self._model.restored()
         self._evaluator.load_state(evaluation, rank=self._world.rank)
         self._rollbacks = max(self._rollbacks, found.manifest.rollbacks)

@@ -51,9 +51,16 @@ class Stage:
 
 
 def training_stages(
-    model: ShardedModel, preprocess: Preprocess, evaluator: Evaluator, *, world_size: int, device: torch.device
+    model: ShardedModel,
+    preprocess: Preprocess,
+    evaluator: Evaluator,
+    *,
+    world_size: int,
+    device: torch.device,
+    precision: str = "fp32",
 ) -> tuple[Stage, ...]:
-    """The step of a job, in order."""
+    """The step of a job, in order. `precision` bf16 computes the model's forward pass in it, on a GPU."""
+    autocast = precision == "bf16" and device.type == "cuda"
 
     def _preprocess(state: StepState) -> None:
         raw = state.raw
@@ -65,7 +72,9 @@ def training_stages(
         batch = state.batch
         assert batch is not None
         model.zero_grad()
-        logits_B = model.forward(batch.dense_BD, batch.sparse)
+        with torch.autocast(device.type, torch.bfloat16, enabled=autocast):
+            logits_B = model.forward(batch.dense_BD, batch.sparse)
+        logits_B = logits_B.float()
         evaluator.update(logits_B.detach(), batch.labels_B, global_rows=batch.global_rows)
         total = F.binary_cross_entropy_with_logits(logits_B, batch.labels_B, reduction="sum")
         state.loss = total * (world_size / batch.global_rows)
