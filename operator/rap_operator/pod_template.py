@@ -1,4 +1,4 @@
-"""The pods of an attempt: torchrun on each node, meeting at index 0; the user's podTemplate laid over it. Pure."""
+"""The pods of an attempt: `rap run` on each node, meeting at index 0; the user's podTemplate laid over it. Pure."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ from rap_operator.observed import Subject
 from rap_operator.overlay import merged
 from rap_operator.views import Object
 
-# torchrun waits 30 s for its ranks after SIGTERM (torch 2.11); a checkpoint and the container's own end come on top.
-GRACE_S = 120
+# For the checkpoint after SIGTERM. A job with large tables on a slow disk sets its own in podTemplate.
+GRACE_S = 300
 # Kubernetes waits 300 s before it evicts from a lost node; a whole group stands still meanwhile.
 LOST_NODE_S = 30
-RENDEZVOUS_TIMEOUT_S = 900  # images may be pulled on some nodes only
 GPU = "nvidia.com/gpu"
-INDEX = "$(JOB_COMPLETION_INDEX)"  # set in every container by the Job controller, expanded by the kubelet
+INDEX_FIELD = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 
 
 def pod_template(subject: Subject, attempt: Attempt, spec: RAPJobSpec) -> Object:
@@ -33,25 +32,9 @@ def pod_template(subject: Subject, attempt: Attempt, spec: RAPJobSpec) -> Object
     return overlaid
 
 
-def command(subject: Subject, attempt: Attempt, spec: RAPJobSpec) -> list[str]:
-    """What a pod runs."""
-    nodes = attempt.nodes
-    # A single node needs no name service to find itself.
-    address = "127.0.0.1" if nodes == 1 else naming.host(subject.base, attempt.number, 0)
-    return [
-        "torchrun",
-        f"--nnodes={nodes}",
-        f"--nproc-per-node={spec.trainer.ranks_per_node}",
-        f"--node-rank={INDEX}",
-        "--rdzv-backend=static",
-        f"--rdzv-endpoint={address}:{pod.PORT_RENDEZVOUS}",
-        f"--rdzv-conf=timeout={RENDEZVOUS_TIMEOUT_S}",
-        "--max-restarts=0",
-        "-m",
-        "rap_trainer.cli",
-        "run",
-        pod.JOB_FILE,
-    ]
+def rendezvous(subject: Subject, attempt: Attempt) -> str:
+    """Where the ranks meet: at pod 0, by the name its Service gives it."""
+    return f"{naming.host(subject.base, attempt.number, 0)}:{pod.PORT_RENDEZVOUS}"
 
 
 def _own(subject: Subject, attempt: Attempt, spec: RAPJobSpec) -> Object:
@@ -103,7 +86,8 @@ def _container(subject: Subject, attempt: Attempt, spec: RAPJobSpec) -> Object:
     container: Object = {
         "name": pod.CONTAINER,
         "image": trainer.image,
-        "command": command(subject, attempt, spec),
+        # Not torchrun: it hides its ranks' exit codes and kills them 30 s after SIGTERM (torch 2.11).
+        "command": ["rap", "run", pod.JOB_FILE],
         "env": _environment(subject, attempt),
         "ports": ports,
         "volumeMounts": mounts,
@@ -125,9 +109,12 @@ def _environment(subject: Subject, attempt: Attempt) -> list[Object]:
         pod.ENV_JOB_NAME: subject.name,
         pod.ENV_JOB_UID: subject.uid,
         pod.ENV_NAMESPACE: subject.namespace,
+        pod.ENV_NODES: str(attempt.nodes),
+        pod.ENV_RENDEZVOUS: rendezvous(subject, attempt),
         "PYTHONUNBUFFERED": "1",
     }
-    return [{"name": name, "value": value} for name, value in values.items()]
+    index: Object = {"name": pod.ENV_NODE_INDEX, "valueFrom": {"fieldRef": {"fieldPath": INDEX_FIELD}}}
+    return [*({"name": name, "value": value} for name, value in values.items()), index]
 
 
 def _volumes(subject: Subject, attempt: Attempt, spec: RAPJobSpec) -> list[Object]:

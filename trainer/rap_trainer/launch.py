@@ -1,6 +1,7 @@
 """`rap run`: starts the ranks of this machine, keeps them together, starts the group again when one is lost.
 
-Ranks get torchrun's environment, so torchrun can start them as well (`torchrun -m rap_trainer.cli run JOB`); then, with
+In a pod of several the operator says which node this is (`node.py`); the group over all pods is the operator's to start
+again. Ranks get torchrun's environment, so torchrun can start them as well (`torchrun -m rap_trainer.cli run JOB`); then, with
 RANK set, this only trains. It stands in for torchrun here because torchrun 2.11 kills its ranks 30 s after SIGTERM, before
 a large checkpoint is written, hides their exit codes, and has no delay between restarts. On a CPU, ranks are forked from
 a process that has imported TorchRec, which saves each start about 12 s; ranks with GPUs are started afresh, as CUDA
@@ -12,7 +13,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +24,7 @@ from rap_trainer.checkpoint.fence import Claim, newest_claim
 from rap_trainer.display.terminal import Form
 from rap_trainer.jobfile import load_job
 from rap_trainer.logs import begin_logging
+from rap_trainer.node import Node
 from rap_trainer.process import ENV_LAUNCHER, RankProcess, end_with_parent, exec_rank, fork_rank
 from rap_trainer.rank import end_process, run_rank
 from rap_trainer.restarts import INTERRUPTED, Action, Restarts, group_code
@@ -97,17 +98,9 @@ class _Group:
 
     def _attempt(self) -> list[int]:
         claim = self._next_claim()
-        port = _free_port()
+        node = Node.given(os.environ, ranks_per_node=self._size)
         for rank in range(self._size):
-            environment = {
-                "RANK": str(rank),
-                "LOCAL_RANK": str(rank),
-                "WORLD_SIZE": str(self._size),
-                "LOCAL_WORLD_SIZE": str(self._size),
-                "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": str(port),
-                **claim.environment,
-            }
+            environment = {**node.environment(rank), **claim.environment}
             self._ranks.append(self._start(self._job_path, self._form, environment))
         for number in self._signals:
             self._forward(number)
@@ -171,9 +164,3 @@ def _what(codes: list[int]) -> str:
     code = group_code(codes)
     text = f"was killed by signal {signal.Signals(code - 128).name}" if code > 128 else f"ended with exit code {code}"
     return f"a rank {text}"
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
