@@ -18,27 +18,31 @@ from node_agent.environment import Kind, ReferenceMissing
 from node_agent.hosts import hosts_file
 from node_agent.images import Image, this_python
 from node_agent.log_server import LogServer
-from node_agent.network import LoopbackNetwork
+from node_agent.network import PodNetwork
 from node_agent.nodes import Heartbeats, NodeSpec
 from node_agent.pod_runner import PodRunner
 from node_agent.watched import WatchedObjects
 from servers.kube_api import KubeApi, KubeError, Object
 from servers.waiting import wait_until
 
-NODE_IP = "127.0.0.1"
-
 
 class NodeAgent:
     """Some nodes of one cluster. `start` and `stop` it; the other methods are faults to inject."""
 
     def __init__(
-        self, api: KubeApi, folder: Path, *, nodes: Sequence[NodeSpec], images: Mapping[str, Image] | None = None
+        self,
+        api: KubeApi,
+        folder: Path,
+        *,
+        nodes: Sequence[NodeSpec],
+        images: Mapping[str, Image] | None = None,
+        host_ports: Sequence[int] = (),
     ) -> None:
         self.node_names = [node.name for node in nodes]
         self._api = api
         self._folder = folder
         self._images = images if images is not None else {"*": this_python()}
-        self._network = LoopbackNetwork()
+        self._network = PodNetwork([int(api.server.rpartition(":")[2]), *host_ports])
         self._runners: dict[str, PodRunner] = {}
         self._lock = threading.RLock()
         self._start_delay_s: dict[str, float] = {}
@@ -53,6 +57,7 @@ class NodeAgent:
 
     def start(self) -> None:
         """Register the nodes, begin to run what is bound to them, wait until the scheduler may use them."""
+        self._network.start()
         self._logs.start()
         self._heartbeats.start()
         for watched in [*self._config.values(), self._services, self._pods]:
@@ -67,6 +72,7 @@ class NodeAgent:
         self._end_runners(self.node_names)
         self._heartbeats.stop()
         self._logs.stop()
+        self._network.stop()
 
     # What a person could look at.
 
@@ -188,16 +194,16 @@ class NodeAgent:
     def _context(self, pod: Object) -> PodContext:
         metadata, node = pod["metadata"], pod["spec"]["nodeName"]
         namespace: str = metadata["namespace"]
-        address = pod.get("status", {}).get("podIP") or self._network.address()  # a pod keeps its address
+        place = self._network.attach(pod.get("status", {}).get("podIP"))  # a pod keeps its address
         return PodContext(
             api=self._api,
             folder=self._folder / "pods" / f"{namespace}_{metadata['name']}_{metadata['uid']}",
             images=self._images,
             lookup=lambda kind, name: self._config[kind].find(namespace, name),
-            hosts_file=lambda own: hosts_file(own, address, services=self._services.all(), pods=self._pods.all()),
+            hosts_file=lambda own: hosts_file(own, place.address, services=self._services.all(), pods=self._pods.all()),
             claim_path=lambda claim: self._claim_path(namespace, claim),
-            address=address,
-            node_ip=NODE_IP,
+            place=place,
+            node_ip=self._network.node_ip,
             start_delay_s=lambda: self._start_delay_s.get(node, 0.0),
         )
 
@@ -212,6 +218,7 @@ class NodeAgent:
     def _on_over(self, runner: PodRunner) -> None:
         with self._lock:
             self._runners.pop(runner.uid, None)
+        self._network.detach(runner.place)
 
     def _on_reference(self, changed: Object, _is_gone: bool) -> None:
         with self._lock:

@@ -9,6 +9,7 @@ from pathlib import Path
 from node_agent.environment import Lookup, arguments, environment, expand
 from node_agent.hosts import hostname
 from node_agent.images import Image, find_image
+from node_agent.network import PodAddress
 from node_agent.sandbox import ContainerCommand, Mount
 from node_agent.volumes import PodVolumes
 from servers.kube_api import KubeApi, Object
@@ -26,7 +27,7 @@ class PodContext:
     lookup: Lookup
     hosts_file: Callable[[Object], str]
     claim_path: Callable[[str], Path]
-    address: str
+    place: PodAddress
     node_ip: str
     start_delay_s: Callable[[], float]
 
@@ -57,6 +58,7 @@ def container_command(pod: Object, container: Object, context: PodContext, volum
     last_words.write_bytes(b"")
     mounts = [
         Mount(source=context.folder / "hosts", target="/etc/hosts"),
+        Mount(source=context.folder / "resolv.conf", target="/etc/resolv.conf"),
         Mount(source=last_words, target=container.get("terminationMessagePath", TERMINATION_LOG)),
         *volumes.mounts(container, lambda text: expand(text, values)),
     ]
@@ -66,6 +68,7 @@ def container_command(pod: Object, container: Object, context: PodContext, volum
         hostname=hostname(pod),
         working_dir=container.get("workingDir") or image.working_dir,
         mounts=mounts,
+        network=context.place.command_prefix,
         read_only_root=security.get("readOnlyRootFilesystem", False),
     )
 

@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from servers.kube_api import Object
 
 DOMAIN = "cluster.local"
+# A name that is not in the hosts file is refused at once: nothing listens there, and no test asks the network.
+RESOLVER = "nameserver 127.0.0.1\noptions timeout:1 attempts:1\n"
 
 
 def hosts_file(pod: Object, pod_ip: str, *, services: Iterable[Object], pods: Iterable[Object]) -> str:

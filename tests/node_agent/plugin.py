@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,19 +18,29 @@ if TYPE_CHECKING:  # imported where used, as in servers.plugin
 
 @pytest.fixture
 def run_nodes(kubernetes_cluster: KubernetesCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunNodes]:
-    """Call it with `num_nodes`, and `gpus` each, to get a running NodeAgent; it is stopped after the test."""
+    """Call it with `num_nodes`, and `gpus` each, to get a running NodeAgent; it is stopped after the test.
+
+    `host_ports` are servers of this machine, such as Kafka's, that pods shall find on their own loopback.
+    """
     from node_agent.agent import NodeAgent
     from node_agent.nodes import NodeSpec
 
     agents: list[NodeAgent] = []
 
-    def run(num_nodes: int = 2, *, gpus: int = 4, images: Mapping[str, Image] | None = None) -> NodeAgent:
+    def run(
+        num_nodes: int = 2,
+        *,
+        gpus: int = 4,
+        images: Mapping[str, Image] | None = None,
+        host_ports: Sequence[int] = (),
+    ) -> NodeAgent:
         run_id = uuid.uuid4().hex[:6]
         nodes = [NodeSpec(name=f"node-{run_id}-{index}", gpus=gpus) for index in range(num_nodes)]
         folder = tmp_path_factory.mktemp("nodes")
-        agents.append(NodeAgent(kubernetes_cluster.api, folder, nodes=nodes, images=images))
-        agents[-1].start()
-        return agents[-1]
+        agent = NodeAgent(kubernetes_cluster.api, folder, nodes=nodes, images=images, host_ports=host_ports)
+        agents.append(agent)
+        agent.start()
+        return agent
 
     yield run
     for agent in agents:

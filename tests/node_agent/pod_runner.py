@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 import urllib3
 from node_agent.container_spec import ImageMissing, PodContext, container_command
 from node_agent.environment import ReferenceMissing
+from node_agent.hosts import RESOLVER
 from node_agent.pod_containers import PodContainers
 from node_agent.probing import Probing
 from node_agent.status import PodFacts, Running, Terminated, pod_status
@@ -43,12 +44,13 @@ class PodRunner:
         self.name: str = pod["metadata"]["name"]
         self.namespace: str = pod["metadata"]["namespace"]
         self.node_name: str = pod["spec"]["nodeName"]
+        self.place = context.place
         self._path = f"/api/v1/namespaces/{self.namespace}/pods/{self.name}"
         self._context = context
         self._on_over = on_over
         self._wake = threading.Event()
         self.containers = PodContainers(pod, context.folder, self._wake.set)
-        self._probing = Probing(self.containers, context.address)
+        self._probing = Probing(self.containers, context.place.address)
         tokens = TokenSource(context.api, pod)
         self._volumes = PodVolumes(
             pod,
@@ -56,7 +58,7 @@ class PodRunner:
                 folder=context.folder, lookup=context.lookup, token=tokens.token, claim_path=context.claim_path
             ),
         )
-        self._facts = PodFacts(pod_ip=context.address, host_ip=context.node_ip, started_at=_now())
+        self._facts = PodFacts(pod_ip=context.place.address, host_ip=context.node_ip, started_at=_now())
         self._sent: Object = {}
         self._is_prepared = False
         self._is_abandoned = False
@@ -161,7 +163,9 @@ class PodRunner:
         if not self._is_prepared and time.monotonic() < self._start_at_s:
             return self._start_at_s - time.monotonic()
         self._is_stale = False
-        self._context.folder.mkdir(parents=True, exist_ok=True)
+        if not self._is_prepared:
+            self._context.folder.mkdir(parents=True, exist_ok=True)
+            (self._context.folder / "resolv.conf").write_text(RESOLVER)
         self._write_hosts()
         try:
             if self._is_prepared:
@@ -175,7 +179,7 @@ class PodRunner:
 
     def _addressed_pod(self) -> Object:
         """Return the pod with its addresses, which its object has only after the first report."""
-        addresses = {"podIP": self._context.address, "hostIP": self._context.node_ip}
+        addresses = {"podIP": self._context.place.address, "hostIP": self._context.node_ip}
         return {**self.pod, "status": {**self.pod.get("status", {}), **addresses}}
 
     def _write_hosts(self) -> None:

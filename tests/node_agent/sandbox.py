@@ -54,7 +54,7 @@ def setup_script(command: ContainerCommand, layer: Path) -> str:
         f"hostname {shlex.quote(command.hostname)}",
         f"mount -t overlay overlay -o lowerdir=/,upperdir={layer}/upper,workdir={layer}/work {root}",
         f"mount -t proc proc {root}/proc",
-        f"mount --rbind /sys {root}/sys",
+        f"mount -t sysfs sysfs {root}/sys",
         f"mount -t tmpfs -o mode=755 tmpfs {root}/dev",
         f"mkdir {root}/dev/shm {root}/dev/pts",
         f"mount -t tmpfs -o size={DEFAULT_SHM_BYTES} tmpfs {root}/dev/shm",

@@ -93,6 +93,11 @@ class KafkaCluster:
         for broker in self.brokers:
             broker.kill()
 
+    def recover(self) -> None:
+        """Undo what a test may have left: every broker runs."""
+        for broker in self.brokers:
+            broker.recover()
+
     def create_topic(
         self, prefix: str = "topic", *, num_partitions: int = 1, config: Mapping[str, str] | None = None
     ) -> str:

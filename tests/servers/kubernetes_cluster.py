@@ -93,6 +93,17 @@ class KubernetesCluster:
         for server in reversed(self.servers):
             server.kill()
 
+    def recover(self) -> None:
+        """Undo what a test may have left: every server runs and none still waits for another.
+
+        Controllers that lost the API server back off for up to half a minute; a new one is up at once.
+        """
+        for server in self.servers:
+            server.recover()
+        for server in (self.controller_manager, self.scheduler):
+            if server.started_at_s < max(self.apiserver.started_at_s, self.etcd.started_at_s):
+                server.restart()
+
     def create_namespace(self, prefix: str = "test") -> str:
         """Create a namespace of a new name in which pods can be created; return the name."""
         name = f"{prefix}-{uuid.uuid4().hex[:8]}"

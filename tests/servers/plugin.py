@@ -19,6 +19,8 @@ if TYPE_CHECKING:  # imported where used: a checkout without the kafka or kubern
     from servers.kafka_cluster import KafkaCluster
     from servers.kubernetes_cluster import KubernetesCluster
 
+# Servers of this session by the name of their fixture.
+STARTED: pytest.StashKey[dict[str, KubernetesCluster | KafkaCluster]] = pytest.StashKey()
 NEEDS = {
     "kubernetes_cluster": "kubernetes",
     "kafka_broker": "kafka",
@@ -46,14 +48,24 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             build.RECIPES[what]()
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Give every test servers that run, whatever the test before did to them and left so."""
+    for name, servers in item.session.stash.get(STARTED, {}).items():
+        if name in getattr(item, "fixturenames", ()):
+            servers.recover()
+
+
 @pytest.fixture(scope="session")
-def kubernetes_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubernetesCluster]:
+def kubernetes_cluster(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[KubernetesCluster]:
     """A running control plane; see KubernetesCluster for what can be done to it."""
     from servers.kubernetes_cluster import KubernetesCluster
 
     cluster = KubernetesCluster(tmp_path_factory.mktemp("kubernetes"))
     try:
         cluster.start()
+        request.session.stash.setdefault(STARTED, {})["kubernetes_cluster"] = cluster
         yield cluster
     finally:
         cluster.stop()
@@ -69,15 +81,15 @@ def namespace(kubernetes_cluster: KubernetesCluster) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+def kafka_broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
     """A running cluster of one broker."""
-    yield from _running_kafka(tmp_path_factory.mktemp("kafka"), num_brokers=1)
+    yield from _running_kafka(request, tmp_path_factory.mktemp("kafka"), num_brokers=1)
 
 
 @pytest.fixture(scope="session")
-def kafka_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+def kafka_cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
     """A running cluster of three brokers."""
-    yield from _running_kafka(tmp_path_factory.mktemp("kafka3"), num_brokers=3)
+    yield from _running_kafka(request, tmp_path_factory.mktemp("kafka3"), num_brokers=3)
 
 
 @pytest.fixture(scope="session")
@@ -92,12 +104,13 @@ def prometheus_binaries() -> Path:
     return build.prometheus()
 
 
-def _running_kafka(folder: Path, *, num_brokers: int) -> Iterator[KafkaCluster]:
+def _running_kafka(request: pytest.FixtureRequest, folder: Path, *, num_brokers: int) -> Iterator[KafkaCluster]:
     from servers.kafka_cluster import KafkaCluster
 
     cluster = KafkaCluster(folder, num_brokers=num_brokers)
     try:
         cluster.start()
+        request.session.stash.setdefault(STARTED, {})[str(request.fixturename)] = cluster
         yield cluster
     finally:
         cluster.stop()

@@ -12,6 +12,7 @@ import random
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -64,14 +65,15 @@ def spawn(
 def _in_new_pid_namespace(start: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
     """Call `start` while children of this thread are born into a new PID namespace."""
     with Path("/proc/self/ns/pid").open() as own:
-        _system_call("unshare", CLONE_NEWPID)
+        system_call("unshare", CLONE_NEWPID)
         try:
             return start()
         finally:
-            _system_call("setns", own.fileno(), CLONE_NEWPID)
+            system_call("setns", own.fileno(), CLONE_NEWPID)
 
 
-def _system_call(name: str, *arguments: int) -> None:
+def system_call(name: str, *arguments: int) -> None:
+    """Call a function of the C library that Python 3.11 lacks; raise OSError when it fails."""
     if _libc[name](*arguments):
         number = ctypes.get_errno()
         raise OSError(number, f"{name}: {os.strerror(number)} (this takes root)")
@@ -122,6 +124,7 @@ class ServerProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._log_began_bytes = 0
         self.paused = False
+        self.started_at_s = 0.0  # monotonic
 
     @property
     def running(self) -> bool:
@@ -138,6 +141,7 @@ class ServerProcess:
         """Start it (nothing happens when it runs already) and wait until it is healthy."""
         if not self.running:
             self._log_began_bytes = self.log_path.stat().st_size if self.log_path.exists() else 0
+            self.started_at_s = time.monotonic()
             self._process = spawn(self.command, log_path=self.log_path, environment=self._environment)
         if wait:
             self.wait_healthy()
@@ -182,6 +186,13 @@ class ServerProcess:
         """SIGCONT: go on after `pause`."""
         self.paused = False
         self._signal(signal.SIGCONT)
+
+    def recover(self) -> None:
+        """Undo what a test may have left: go on when paused, start when ended."""
+        if self.paused:
+            self.resume()
+        if not self.running:
+            self.start()
 
     def restart(self) -> None:
         """Stop it and start it again on the same ports and data."""

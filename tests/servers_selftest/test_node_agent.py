@@ -9,11 +9,18 @@ import pytest
 from node_agent.agent import NodeAgent
 from servers.kube_api import KubeApi, Object
 from servers.kubernetes_cluster import KubernetesCluster
+from servers.processes import is_listening
 from servers.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 
-FIND_BOTH = "until getent hosts w-0.w && getent hosts w-1.w; do sleep 0.05; done; hostname"
+# A name is gone with its pod, so neither may end before the other has found it.
+FIND_BOTH = """
+until getent hosts w-0.w && getent hosts w-1.w; do sleep 0.05; done
+touch /met/$(hostname)
+until [ -e /met/w-0 ] && [ -e /met/w-1 ]; do sleep 0.05; done
+hostname
+"""
 STOP_ON_TERM = "trap 'echo asked to stop; exit 3' TERM; echo started; while :; do sleep 0.05; done"
 
 
@@ -43,12 +50,14 @@ def wait_log(agent: NodeAgent, namespace: str, pod: str, text: str) -> None:
 
 
 def test_an_indexed_job_runs_on_two_nodes_whose_pods_find_each_other(
-    kubernetes_cluster: KubernetesCluster, namespace: str, node_agent: NodeAgent
+    kubernetes_cluster: KubernetesCluster, namespace: str, node_agent: NodeAgent, tmp_path: Path
 ) -> None:
     api = kubernetes_cluster.api
     service = {"clusterIP": "None", "selector": {"app": "w"}, "publishNotReadyAddresses": True}
     api.create(f"/api/v1/namespaces/{namespace}/services", {"metadata": {"name": "w"}, "spec": service})
-    template = {"metadata": {"labels": {"app": "w"}}, "spec": pod_spec(FIND_BOTH, subdomain="w")}
+    spec = pod_spec(FIND_BOTH, subdomain="w", volumes=[{"name": "met", "hostPath": {"path": str(tmp_path)}}])
+    spec["containers"][0]["volumeMounts"] = [{"name": "met", "mountPath": "/met"}]
+    template = {"metadata": {"labels": {"app": "w"}}, "spec": spec}
     job = {"completions": 2, "parallelism": 2, "completionMode": "Indexed", "backoffLimit": 0, "template": template}
     api.create(f"/apis/batch/v1/namespaces/{namespace}/jobs", {"metadata": {"name": "w"}, "spec": job})
     path = f"/apis/batch/v1/namespaces/{namespace}/jobs/w"
@@ -57,6 +66,19 @@ def test_an_indexed_job_runs_on_two_nodes_whose_pods_find_each_other(
     assert {pod["spec"]["nodeName"] for pod in pods} == set(node_agent.node_names)
     output = kubernetes_cluster.kubectl("logs", "-n", namespace, pods[0]["metadata"]["name"])
     assert output.splitlines()[-1] == pods[0]["spec"]["hostname"]
+
+
+def test_pods_listen_on_the_same_port_and_see_the_servers_of_this_machine(
+    kubernetes_cluster: KubernetesCluster, namespace: str, node_agent: NodeAgent
+) -> None:
+    api = kubernetes_cluster.api
+    script = f"echo > /dev/tcp/127.0.0.1/{kubernetes_cluster.ports.apiserver} && exec python -m http.server 8000"
+    spec = pod_spec(script)
+    spec["containers"][0]["command"][0] = "bash"
+    spec["containers"][0]["readinessProbe"] = {"httpGet": {"port": 8000, "path": "/"}, "periodSeconds": 1}
+    for path in [create_pod(api, namespace, spec, name) for name in ("a", "b")]:
+        wait_until(partial(_is_ready, api, path), limit_s=60, what=f"{path} to be ready")
+        assert is_listening(8000, api.get(path)["status"]["podIP"])
 
 
 def test_a_changed_configmap_reaches_a_running_pod(
@@ -126,6 +148,11 @@ def test_a_pod_on_a_lost_node_is_stuck_terminating_until_the_node_returns(
     assert api.get(pod)["status"]["phase"] == "Running", "nobody is left to say otherwise"
     node_agent.restore_node(node)
     wait_until(partial(_is_gone, api, pod), limit_s=60, what="the returned node to let the pod go")
+
+
+def _is_ready(api: KubeApi, path: str) -> bool:
+    conditions = api.get(path)["status"].get("conditions", [])
+    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
 
 
 def _is_gone(api: KubeApi, path: str) -> bool:
