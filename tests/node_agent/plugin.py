@@ -10,6 +10,7 @@ import pytest
 
 if TYPE_CHECKING:  # imported where used, as in servers.plugin
     from node_agent.agent import NodeAgent
+    from node_agent.fake_nodes import FakeNodes
     from node_agent.images import Image
     from servers.kubernetes_cluster import KubernetesCluster
 
@@ -51,3 +52,18 @@ def run_nodes(kubernetes_cluster: KubernetesCluster, tmp_path_factory: pytest.Te
 def node_agent(run_nodes: RunNodes) -> NodeAgent:
     """Two nodes of four GPUs each whose pods run as local processes."""
     return run_nodes()
+
+
+@pytest.fixture
+def fake_nodes(kubernetes_cluster: KubernetesCluster) -> Iterator[FakeNodes]:
+    """Four nodes that take thousands of pods each and run none of them."""
+    from node_agent.fake_nodes import FakeNodes
+    from node_agent.nodes import NodeSpec
+
+    run_id = uuid.uuid4().hex[:6]
+    names = [f"fake-{run_id}-{index}" for index in range(4)]
+    specs = [NodeSpec(name=name, gpus=40_000, cpus=100_000, memory="1000Ti", pods=10_000) for name in names]
+    nodes = FakeNodes(kubernetes_cluster.api, specs)
+    nodes.start()
+    yield nodes
+    nodes.stop()
