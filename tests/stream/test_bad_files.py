@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
 from rap_trainer.stream.discovery import FINISHED
@@ -204,6 +205,30 @@ def test_a_file_that_changes_after_it_was_catalogued_stops_the_job(tmp_path: Pat
     with ranks(job(directory, batch_rows=5), start=positions) as sources, pytest.raises(SourceError) as failed:
         train(sources)
     assert "a.parquet: the checkpoint wants row 5 on" in str(failed.value)
+
+
+@pytest.mark.parametrize("format_", ["parquet", "arrow", "csv"])
+def test_a_file_that_became_shorter_than_the_checkpoint_stops_the_job(tmp_path: Path, format_: str) -> None:
+    path = tmp_path / "events" / f"a.{format_}"
+
+    def rewrite(num_rows: int) -> None:
+        rows = table(0, num_rows).drop_columns(["ids"])
+        if format_ == "parquet":
+            write(path.parent, path.name, rows)
+        elif format_ == "arrow":
+            arrow_file(path, rows)
+        else:
+            pacsv.write_csv(rows, path)
+
+    path.parent.mkdir()
+    rewrite(30)
+    spec = job(path.parent, columns={"label": "int32", "row": "int64"}, batch_rows=20, format=format_)
+    with ranks(spec) as sources:
+        train(sources, max_steps=1)
+        positions = sources[0].positions()
+    rewrite(15)
+    with ranks(spec, start=positions) as sources, pytest.raises(SourceError, match=r"15 rows, .* from row 20"):
+        train(sources)
 
 
 def test_files_without_rows_are_no_problem(tmp_path: Path) -> None:

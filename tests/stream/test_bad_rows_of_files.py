@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from rap_trainer.stream.files import FileSource
-from rap_trainer.stream.source import DataBudgetExceeded
+from rap_trainer.stream.source import DataBudgetExceeded, SourceError
 from stream.file_jobs import flat, job, ranks, table, train, write
 
 
@@ -34,6 +34,23 @@ def test_rows_read_ahead_but_never_taken_leave_no_letter(tmp_path: Path) -> None
     with ranks(job(tmp_path / "events", batch_rows=5, deadLetter={"path": str(dead)})) as sources:
         train(sources, max_steps=2)
     assert letters(dead) == [("a.parquet", 2)]
+
+
+def test_letters_of_rows_before_a_checkpoint_are_on_disk_when_its_positions_are_asked(tmp_path: Path) -> None:
+    write(tmp_path / "events", "a.parquet", table(0, 50, bad=[2]))
+    dead = tmp_path / "dead"
+    with ranks(job(tmp_path / "events", batch_rows=5, deadLetter={"path": str(dead)})) as sources:
+        train(sources, max_steps=1)
+        sources[0].positions()
+        assert letters(dead) == [("a.parquet", 2)]
+
+
+def test_dead_letters_that_cannot_be_kept_stop_the_source_with_a_hint(tmp_path: Path) -> None:
+    write(tmp_path / "events", "a.parquet", table(0, 10, bad=[2]))
+    (tmp_path / "dead").write_text("a file, not a directory")
+    spec = job(tmp_path / "events", deadLetter={"path": str(tmp_path / "dead")})
+    with pytest.raises(SourceError, match=r"dead: .*deadLetter.path"), ranks(spec):
+        pass
 
 
 def until_budget(sources: list[FileSource]) -> list[int]:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import tempfile
+from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 import torch
+import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rap_trainer.stream import parquet_file
 from rap_trainer.stream.discovery import FINISHED
 from rap_trainer.stream.files import FileSource, FileSourceOptions
 from rap_trainer.stream.source import Offer
@@ -178,6 +181,29 @@ def test_reading_ahead_stops_at_the_byte_limit_and_goes_on_when_rows_are_taken(t
             most = max(most, source.counts().buffered_bytes)
     assert rows == 20_000
     assert 0 < most < 6 * one_file
+
+
+def test_a_large_row_group_is_read_in_pieces_of_bounded_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet_file, "PIECE_BYTES", 100_000)
+    path = write(tmp_path, "a.parquet", table(0, 20_000))
+    pieces = list(parquet_file.ParquetEvents(path).pieces(["label", "row", "dense", "ids"], 17))
+    assert pieces[0].first_row == 17
+    assert sum(piece.num_rows for piece in pieces) == 20_000 - 17
+    assert max(piece.batch.nbytes for piece in pieces) < 110_000
+
+
+def test_ranks_agree_through_a_store_of_torch_distributed(tmp_path: Path) -> None:
+    write(tmp_path / "events", "a.parquet", table(0, 20))
+    server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=30))
+    client = dist.TCPStore("127.0.0.1", server.port, is_master=False, timeout=timedelta(seconds=30))
+    stores = [dist.PrefixStore("attempt/1", store) for store in (server, client)]
+    spec = job(tmp_path / "events", batch_rows=5)
+    sources = [FileSource(spec, rank=rank, world_size=2, store=stores[rank]) for rank in (1, 0)][::-1]
+    try:
+        assert flat(train(sources)) == [list(range(10)), list(range(10, 20))]
+    finally:
+        for source in sources:
+            source.close()
 
 
 def test_a_step_larger_than_the_byte_limit_is_still_delivered(events: Path) -> None:

@@ -68,9 +68,9 @@ def graph_of(job: RAPJob) -> FeatureGraph:
     return graph
 
 
-def clicks(path: Path, **options: Any) -> Path:
+def clicks(path: Path, *, rows: int = 3000, **options: Any) -> Path:
     path.parent.mkdir(exist_ok=True)
-    pq.write_table(pa.Table.from_batches(list(events(Produce(rows=3000, bad_ratio=0.05, **options)))), path)
+    pq.write_table(pa.Table.from_batches(list(events(Produce(rows=rows, bad_ratio=0.05, **options)))), path)
     return path
 
 
@@ -119,7 +119,7 @@ def read_text(path: Path, delimiter: str, schema: pa.Schema) -> dict[str, list[A
 
 @pytest.mark.parametrize("suffix", [".arrow", ".ipc", ".csv", ".tsv"])
 def test_every_output_format_holds_the_same_values(tmp_path: Path, suffix: str) -> None:
-    path = clicks(tmp_path / "events" / "a.parquet", mean_length=2.0)
+    path = clicks(tmp_path / "events" / "a.parquet", rows=300, mean_length=2.0)
     clicks_job = job(path.parent)
     transform(clicks_job, path, tmp_path / "out.parquet")
     transform(clicks_job, path, tmp_path / f"out{suffix}")

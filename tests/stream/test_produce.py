@@ -73,11 +73,11 @@ def test_the_truth_can_be_learned_and_drift_makes_it_stale() -> None:
 
 
 def test_lists_have_the_mean_length_and_drift_in_it() -> None:
-    table = rows(Produce(rows=200_000, mean_length=3.0, length_drift=4.0))
+    table = rows(Produce(rows=40_960, mean_length=3.0, length_drift=20.0))
     lengths = np.diff(table.column("cat_1").combine_chunks().offsets.to_numpy())
     assert table.schema.field("cat_1").type == pa.list_(pa.int64())
-    assert lengths[:8000].mean() == pytest.approx(3.0, rel=0.1)
-    assert lengths[-8000:].mean() == pytest.approx(3.0 * np.exp(4.0 * 0.2), rel=0.15)
+    assert lengths[:8192].mean() == pytest.approx(3.0, rel=0.1)
+    assert lengths[-8192:].mean() == pytest.approx(3.0 * np.exp(20.0 * 0.032768), rel=0.15)
 
 
 def test_event_times_follow_the_rate_from_the_start() -> None:

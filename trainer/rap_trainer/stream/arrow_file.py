@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from rap_trainer.stream.file_format import FileProblem, FileReason, Piece, reading
+from rap_trainer.stream.file_format import FileProblem, FileReason, Piece, reading, require_rows
 
 MAGIC = b"ARROW1"
 _CONTINUATION = b"\xff\xff\xff\xff"
@@ -33,12 +33,13 @@ class ArrowEvents:
             with reading(self._path):
                 batch = next(batches, None)
                 if batch is None:
-                    return
+                    break
                 batch.validate(full=True)  # offsets of a damaged batch may point anywhere
             skipped = min(max(0, first_row - row), batch.num_rows)
             if skipped < batch.num_rows:
                 yield Piece(first_row=row + skipped, num_rows=batch.num_rows - skipped, batch=batch.slice(skipped))
             row += batch.num_rows
+        require_rows(self._path, row, first_row)
 
     def close(self) -> None:
         """Closes the file."""

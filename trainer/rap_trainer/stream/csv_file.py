@@ -20,7 +20,7 @@ from rap_contract.names import expand
 from rap_contract.source import Csv
 
 from rap_trainer.stream.dead_letters import BadReason, BadRow
-from rap_trainer.stream.file_format import FileProblem, FileReason, Piece, reading
+from rap_trainer.stream.file_format import FileProblem, FileReason, Piece, reading, require_rows
 from rap_trainer.stream.rows import Int64s
 
 BLOCK_BYTES = 4 << 20  # of text: 40 Criteo columns take about as much decoded
@@ -58,7 +58,7 @@ class CsvEvents:
             with reading(self._path):
                 block = next(blocks, None)
             if block is None:
-                return
+                break
             num_rows = _num_lines(block)
             if row + num_rows > first_row:
                 if row < first_row:
@@ -66,6 +66,7 @@ class CsvEvents:
                     row, num_rows = first_row, row + num_rows - first_row
                 yield self._piece(block, columns, row, num_rows)
             row += num_rows
+        require_rows(self._path, row, first_row)
 
     def close(self) -> None:
         """Nothing stays open between blocks."""

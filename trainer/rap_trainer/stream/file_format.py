@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from rap_trainer.stream.dead_letters import BadRow
 from rap_trainer.stream.rows import Int64s
+from rap_trainer.stream.source import SourceError
 
 PIECE_BYTES = 32 << 20  # of one decoded piece: large enough for vectorised work, small beside a read-ahead of 128 MiB
 
@@ -83,6 +84,13 @@ def reading(path: Path) -> Iterator[None]:
         if isinstance(error, (pa.ArrowMemoryError, pa.ArrowCancelled)):
             raise
         raise _corrupt(path, error) from error
+
+
+def require_rows(path: Path, num_rows: int, first_row: int) -> None:
+    """Raises SourceError where a file ends before the row a checkpoint goes on from."""
+    if num_rows < first_row:
+        hint = "hint: files must not change once they are read; bring the old one back"
+        raise SourceError(f"{path}: has {num_rows} rows, the checkpoint goes on from row {first_row}; {hint}")
 
 
 def _corrupt(path: Path, error: Exception) -> FileProblem:

@@ -25,7 +25,7 @@ from rap_trainer.stream.error_budget import ErrorBudgetWindow
 from rap_trainer.stream.file_reader import FileReader
 from rap_trainer.stream.open_file import open_file
 from rap_trainer.stream.rows import Span, batch_of
-from rap_trainer.stream.source import DataBudgetExceeded, Offer
+from rap_trainer.stream.source import DataBudgetExceeded, Offer, SourceError
 
 _TEXT_SETTLE_S = 1.0  # text has no end mark: a file is read once it has stood still so long
 
@@ -135,6 +135,8 @@ class FileSource:
         are not in the first rank's.
         """
         waiting = {name: Position(record.first_row, record.order) for name, record in self._reader.catalogued().items()}
+        if self._letters is not None:
+            self._letters.flush()  # a checkpoint may follow: its bad rows are not seen again
         positions = {**waiting, **self._positions}
         if self._discovery is not None:
             present = self._discovery.present
@@ -178,9 +180,17 @@ class FileSource:
             self._bad_rows.update(str(row.reason) for row in bad)
             self._budget = self._budget.after(rows=part.next_row - part.first_row, bad_rows=len(bad))
             if bad and self._letters is not None:
-                self._letters.write([_letter(part.chunk.unit, row) for row in bad])
+                self._write_letters([_letter(part.chunk.unit, row) for row in bad])
         if self._budget.exceeded:
             raise DataBudgetExceeded(self._budget_message())
+
+    def _write_letters(self, letters: Sequence[DeadLetter]) -> None:
+        assert self._letters is not None
+        try:
+            self._letters.write(letters)
+        except OSError as error:
+            hint = "hint: make room for dead letters, or leave source.files.deadLetter out"
+            raise SourceError(f"bad records cannot be kept: {error.strerror}; {hint}") from error
 
     def _budget_message(self) -> str:
         counts = ", ".join(f"{reason}: {count}" for reason, count in sorted(self._bad_rows.items()))
@@ -195,9 +205,13 @@ def _letter(unit: str, bad: BadRow) -> DeadLetter:
 
 
 def _dead_letters(files: Files) -> DeadLetters:
-    if files.dead_letter is not None and files.dead_letter.path is not None:
+    if files.dead_letter is None or files.dead_letter.path is None:
+        return LoggedDeadLetters()
+    try:
         return FileDeadLetters(Path(files.dead_letter.path))
-    return LoggedDeadLetters()
+    except OSError as error:
+        hint = "hint: correct source.files.deadLetter.path, or leave it out"
+        raise SourceError(f"{files.dead_letter.path}: {error.strerror}; {hint}") from error
 
 
 def _discovery(spec: RAPJobSpec, start: Positions, options: FileSourceOptions) -> Discovery:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rap_trainer.stream.file_format import PIECE_BYTES, FileProblem, FileReason, Piece, reading
+from rap_trainer.stream.file_format import PIECE_BYTES, FileProblem, FileReason, Piece, reading, require_rows
 
 MAGIC = b"PAR1"
 _FOOTER_BYTES = 12  # header magic, footer length, trailing magic: the least a file can have
@@ -36,6 +36,7 @@ class ParquetEvents:
 
     def pieces(self, columns: list[str], first_row: int) -> Iterator[Piece]:
         """The named columns from `first_row` on; row groups before it are not touched."""
+        require_rows(self._path, sum(self._group_rows), first_row)
         groups: list[int] = []
         row = 0
         for number, rows in enumerate(self._group_rows):
