@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 import urllib.request
 
 import pytest
@@ -78,10 +79,21 @@ def test_a_taken_port_is_a_clear_error_with_the_port_and_a_hint() -> None:
         other.bind((LOOPBACK, port))
         other.listen()
         with pytest.raises(InvalidDocument) as raised:
-            MetricsServer(MetricStore(metrics.TRAINER), port=port, address=LOOPBACK)
+            MetricsServer(MetricStore(metrics.TRAINER), port=port, address=LOOPBACK, patience_s=0.0)
     text = str(raised.value)
     assert f"spec.trainer.metricsPort: port {port} for Prometheus metrics is taken by another process" in text
     assert "hint: set spec.trainer.metricsPort to a free port, or to 0 for no metrics" in text
+
+
+def test_a_port_that_a_dying_predecessor_still_holds_is_waited_for() -> None:
+    port = free_port()
+    other = socket.socket()
+    other.bind((LOOPBACK, port))
+    other.listen()
+    threading.Timer(0.2, other.close).start()
+    server = MetricsServer(MetricStore(metrics.TRAINER), port=port, address=LOOPBACK, patience_s=60.0)
+    assert scrape(port)
+    server.close()
 
 
 def test_a_port_beyond_the_last_is_a_clear_error() -> None:
