@@ -113,6 +113,14 @@ def test_a_few_steps_that_waited_long_leave_the_picture_of_the_parts() -> None:
     assert ">4,000 ms<" not in text, "the axis is for the others"
 
 
+def test_what_was_never_measured_has_no_chart() -> None:
+    told = Story().with_(RUN).with_(replace(FULL, lag_records=None, freshness_p50_s=None, freshness_p99_s=None))
+    titles = re.findall("<h2>(.*?)</h2>", page(told))
+    assert "Lag" not in titles
+    assert "Freshness: event to optimizer step" not in titles
+    assert "Calibration" in titles
+
+
 def test_hovering_shows_the_numbers_of_a_place() -> None:
     assert "step 1,234\nwindow: 0.812\nlife: 0.834" in page(Story().with_(RUN).with_(FULL))
 

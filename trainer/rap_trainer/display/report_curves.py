@@ -8,7 +8,7 @@ from html import escape
 from statistics import fmean
 
 from rap_trainer.display import quantities as q
-from rap_trainer.display.charts import WIDE, Form, Frame, Line, Mark, bar_chart, legend, line_chart
+from rap_trainer.display.charts import NOTHING, WIDE, Form, Frame, Line, Mark, bar_chart, legend, line_chart
 from rap_trainer.display.progress import Event, Progress, in_order
 from rap_trainer.display.story import Story
 
@@ -55,7 +55,7 @@ class _Data:
 
 
 def curves(story: Story) -> str:
-    """All charts as cards."""
+    """All charts that have something to show, as cards."""
     data = _data(story)
     wide = data.wide()
     line = data.line
@@ -122,4 +122,7 @@ def _ratio(value: float) -> str:
 
 
 def _card(title: str, chart: str, *, wide: bool = False) -> str:
+    """A chart with its title; a small one that has nothing to show is left out."""
+    if NOTHING in chart and not wide:
+        return ""
     return f'<section class="card{" wide" if wide else ""}"><h2>{escape(title)}</h2>{chart}</section>'
