@@ -18,7 +18,7 @@ from rap_trainer.captured.runtime import CapturedRuntime
 from rap_trainer.captured.schedule import Schedule, Window
 from rap_trainer.evaluation.evaluator import Evaluator
 from rap_trainer.model.build import build_model
-from rap_trainer.model.shard import ShardedModel, shard_model
+from rap_trainer.model.shard import ShardedModel, shard_model, table_weights
 from rap_trainer.model.tables import embedding_bag_collection
 from rap_trainer.plans import plan_job, synthetic_batch
 from rap_trainer.program import Program
@@ -26,7 +26,11 @@ from rap_trainer.step.runtime import EagerRuntime
 from rap_trainer.step.stages import training_stages
 from rap_trainer.world import World, join_world
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.filterwarnings("ignore:Please use DTensor:FutureWarning"),
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
+]
 
 ROWS = 512
 NUM_BATCHES = 6
@@ -139,6 +143,21 @@ def test_every_window_gives_the_same_losses_bit_for_bit(world: World) -> None:
         found[window] = trainee.losses(raws)
         trainee.runtime.close()
     assert all(losses == found[Window.INLINE] for losses in found.values())
+
+
+def test_sorting_ids_before_the_gradients_arrive_changes_no_bit(world: World) -> None:
+    document, spec, graph = job()
+    raws = batches(document) * 3
+    found = []
+    for sort_early in (False, True):
+        model = build(spec, graph, world)
+        trainee = captured(model, graph, None, world, sort_early=sort_early)
+        tables = {name: weight.local_shards()[0].tensor for name, weight in table_weights(model.module)}
+        found.append((trainee.losses(raws), tables))
+        trainee.runtime.close()
+    (late, late_tables), (early, early_tables) = found
+    assert early == late
+    assert all(torch.equal(early_tables[name], table) for name, table in late_tables.items())
 
 
 def test_twenty_plan_switches_change_no_loss_and_keep_no_memory(world: World) -> None:

@@ -104,8 +104,14 @@ def run(case: str) -> None:
     kind, _, option = case.partition(":")
     count = arguments.equal_steps
     if kind == "captured":
+        exchange, _, late = option.partition("+")
         ideal = CapturedIdeal(
-            model, world, batch_size=arguments.batch, exchange=option or "auto", precision=arguments.precision
+            model,
+            world,
+            batch_size=arguments.batch,
+            exchange=exchange or "auto",
+            precision=arguments.precision,
+            sort_early=late != "late",
         )
         losses = [ideal.train(subject.ready[i % len(subject.ready)], names) for i in range(count)]
         measured(case, ideal.one(), losses, began)

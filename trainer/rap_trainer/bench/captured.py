@@ -41,7 +41,14 @@ class CapturedIdeal:
     """The captured step with inputs already preprocessed on the device, input dist included."""
 
     def __init__(
-        self, model: ShardedModel, world: World, *, batch_size: int, exchange: str = "auto", precision: str = "tf32"
+        self,
+        model: ShardedModel,
+        world: World,
+        *,
+        batch_size: int,
+        exchange: str = "auto",
+        precision: str = "tf32",
+        sort_early: bool = True,
     ) -> None:
         self.assembly = assemble(
             model, world, batch_size=batch_size, exchange=exchange, precision=precision, ids_proven=True
@@ -55,7 +62,7 @@ class CapturedIdeal:
             preprocessor=NoPreprocessing(),
             schedule=Schedule(),
         )
-        self.graphs = CapturedSteps(self.step, parts.slots)
+        self.graphs = CapturedSteps(self.step, parts.slots, sort_early=sort_early)
         self._next = 0
 
     def train(self, batch: ModelBatch, names: list[str]) -> float:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 
 import torch
 
+from rap_trainer.captured.gate import GradientGate
 from rap_trainer.captured.slots import Slot
 from rap_trainer.captured.step import TrainStep
 
@@ -22,16 +23,17 @@ WARM_UPS = 2
 class CapturedSteps:
     """Two graphs: the first trains on slot 0 and fills slot 1, the second the reverse."""
 
-    def __init__(self, step: TrainStep, slots: tuple[Slot, Slot]) -> None:
+    def __init__(
+        self, step: TrainStep, slots: tuple[Slot, Slot], *, warm: bool = False, sort_early: bool = True
+    ) -> None:
+        """`warm`: the same step ran before with another schedule or other raw buffers, only preprocessing is new."""
         device = slots[0].dense.device
         self._device = device
         self._graphs: list[torch.cuda.CUDAGraph] = []
         stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         stream.wait_stream(torch.cuda.current_stream(device))
-        with _nothing_learned(step, slots), torch.cuda.stream(stream):
-            for _ in range(WARM_UPS):
-                for current, following in (slots, slots[::-1]):
-                    step.enqueue(current, following)
+        with torch.cuda.stream(stream):
+            _warm_up(step, slots, warm=warm)
         torch.cuda.current_stream(device).wait_stream(stream)
         torch.cuda.synchronize(device)
         gc.collect()
@@ -40,7 +42,7 @@ class CapturedSteps:
             graph = torch.cuda.CUDAGraph()
             # NCCL's watchdog thread queries events while we capture: only this thread's calls must be capturable.
             with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
-                step.enqueue(current, following)
+                step.enqueue(current, following, gate=GradientGate() if sort_early else None)
             self._graphs.append(graph)
         torch.cuda.synchronize(device)
 
@@ -56,6 +58,22 @@ class CapturedSteps:
         self._graphs.clear()
         gc.collect()
         torch.cuda.empty_cache()
+
+
+def _warm_up(step: TrainStep, slots: tuple[Slot, Slot], *, warm: bool) -> None:
+    """Runs everything once outside a capture. With `warm` no rank needs another: only preprocessing runs.
+
+    Preprocessing fills each slot from its raw buffer again, which holds the very batch the slot was filled from
+    wherever the slot is still to be trained.
+    """
+    if warm:
+        for slot in slots:
+            step.preprocess(slot)
+        return
+    with _nothing_learned(step, slots):
+        for _ in range(WARM_UPS):
+            for current, following in (slots, slots[::-1]):
+                step.enqueue(current, following)
 
 
 @contextmanager

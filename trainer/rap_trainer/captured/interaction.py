@@ -25,9 +25,11 @@ from rap_trainer.captured.blocks import Blocks, Origin, num_pairs, pad_to
 COLUMN_PAD = 32
 """K is padded to a multiple of this many columns: tf32 matrix products want rows of 16-byte multiples."""
 
-PROGRAMS_PER_SM = 8
-STAGES = 3
-"""Of the software pipeline over samples. One H200, 28 features, batch 4096, 2026-11-29: forward 28 us, 45 without it."""
+PROGRAMS_PER_SM = 4
+TUNING = {16: (2, 3), 32: (2, 3), 64: (4, 2), 128: (8, 1), 256: (8, 1)}
+"""(warps, stages of the software pipeline over samples) by rows of the tile. One H200, 2026-11-29, batch 4096: 28
+features 24.9 us forward and 40.3 us backward (35 and 72 without the pipeline), 105 features 450 and 470 us, where two
+stages do not fit shared memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,8 +227,8 @@ def interaction_forward(
         PRECISION=precision,
         MASKED=present_BS is not None,
         TURNS=turns,
-        STAGES=STAGES,
-        num_warps=_warps(tile),
+        STAGES=TUNING[tile.tile_rows][1],
+        num_warps=TUNING[tile.tile_rows][0],
     )
 
 
@@ -276,8 +278,8 @@ def interaction_backward(
         PRECISION=precision,
         MASKED=present_BS is not None,
         TURNS=turns,
-        STAGES=STAGES,
-        num_warps=_warps(tile),
+        STAGES=TUNING[tile.tile_rows][1],
+        num_warps=TUNING[tile.tile_rows][0],
     )
 
 
@@ -354,7 +356,3 @@ def _grid(rows: torch.Tensor) -> tuple[int, int]:
     processors = torch.cuda.get_device_properties(rows.device).multi_processor_count
     turns = triton.cdiv(rows.shape[0], PROGRAMS_PER_SM * processors)
     return triton.cdiv(rows.shape[0], turns), turns
-
-
-def _warps(tile: TileMap) -> int:
-    return 4 if tile.tile_rows <= 64 else 8

@@ -62,6 +62,8 @@ class RawLayout:
     """Elements of each list column."""
     parts: tuple[Part, ...]
     num_bytes: int
+    needs_row_ids: bool
+    """Some op draws by the identity of a row."""
 
 
 def raw_layout(graph: FeatureGraph, *, batch_size: int, capacities: Mapping[str, int]) -> RawLayout:
@@ -77,6 +79,7 @@ def raw_layout(graph: FeatureGraph, *, batch_size: int, capacities: Mapping[str,
     add("", "num_rows", torch.int32, 1)
     add("", "scale", torch.float32, 1)
     add("", "row_ids", torch.int64, batch_size)
+    draws = any(node.op is not None and node.op.stem == "sample" for node in graph.nodes)
     held: dict[str, int] = {}
     for name in dict.fromkeys((*graph.inputs, graph.label)):
         declared = graph.columns[name]
@@ -88,7 +91,7 @@ def raw_layout(graph: FeatureGraph, *, batch_size: int, capacities: Mapping[str,
             add(name, "nulls", torch.bool, size)
         if declared.is_list:
             add(name, "lengths", torch.int32, batch_size)
-    return RawLayout(batch_size=batch_size, capacities=held, parts=tuple(parts), num_bytes=at)
+    return RawLayout(batch_size=batch_size, capacities=held, parts=tuple(parts), num_bytes=at, needs_row_ids=draws)
 
 
 def _nullable(declared: ValueType, name: str, graph: FeatureGraph) -> bool:
@@ -102,6 +105,11 @@ class RawBuffer:
         self.layout = layout
         self.bytes = torch.zeros(layout.num_bytes, dtype=torch.uint8, device=device, pin_memory=pinned)
         self._parts = {(part.column, part.field): part.view(self.bytes) for part in layout.parts}
+        self._inputs = [
+            (part.column, part.field, self._parts[part.column, part.field]) for part in layout.parts if part.column
+        ]
+        self._with_nulls: set[str] = set()
+        """Columns whose null flags the latest batch has set."""
 
     def part(self, column: str, field: str) -> torch.Tensor:
         return self._parts[column, field]
@@ -144,18 +152,35 @@ class RawBuffer:
             raise Overflow(needed)
         self.part("", "num_rows").fill_(rows)
         self.part("", "scale").fill_(1.0 / max(raw.global_rows, 1))
-        targets, sources = [self.part("", "row_ids")[:rows]], [raw.row_ids_B]
-        for part in layout.parts:
-            if not part.column:
-                continue
-            column = raw.columns[part.column]
-            source = {"values": column.values_N, "nulls": column.nulls_N, "lengths": column.lengths_B}[part.field]
-            view = self._parts[part.column, part.field]
-            if source is None:
-                view.zero_()
-                continue
-            if part.field == "lengths" and rows < layout.batch_size:
-                view[rows:].zero_()
-            targets.append(view[: source.numel()])
+        torch._foreach_copy_(*self._pairs(raw))
+
+    def _pairs(self, raw: RawBatch) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """What goes where; what a batch lacks is made empty. Short, for it runs on the host in every step."""
+        rows, full = raw.num_rows, raw.num_rows == self.layout.batch_size
+        targets: list[torch.Tensor] = []
+        sources: list[torch.Tensor] = []
+        if self.layout.needs_row_ids:
+            targets.append(self.part("", "row_ids")[:rows])
+            sources.append(raw.row_ids_B)
+        columns = raw.columns
+        for name, field, view in self._inputs:
+            column = columns[name]
+            source: torch.Tensor | None
+            if field == "values":
+                source = column.values_N
+            elif field == "lengths":
+                source = column.lengths_B
+                if not full:
+                    view[rows:].zero_()
+            else:
+                source = column.nulls_N
+                if source is None:
+                    if name in self._with_nulls:
+                        view.zero_()
+                        self._with_nulls.discard(name)
+                    continue
+                self._with_nulls.add(name)
+            assert source is not None
+            targets.append(view if source.shape == view.shape else view[: source.numel()])
             sources.append(source)
-        torch._foreach_copy_(targets, sources)
+        return targets, sources

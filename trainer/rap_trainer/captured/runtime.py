@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
-import torch.distributed as dist
 from rap_contract.graph import FeatureGraph
 
 from rap_trainer.batch import ModelBatch, RawBatch
@@ -60,6 +60,7 @@ class CapturedRuntime:
         schedule: Schedule | None = None,
         exchange: str = "auto",
         precision: str = "tf32",
+        sort_early: bool = True,
     ) -> None:
         """Captures at once. Collective. Raises CannotCapture with the reasons if the job has no captured form."""
         self._graph, self._world, self._evaluator = graph, world, evaluator
@@ -69,7 +70,7 @@ class CapturedRuntime:
         )
         self.timer = PartTimer(world.device)
         self._copies = torch.cuda.Stream(world.device)  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        self._schedule = schedule
+        self._schedule, self._sort_early = schedule, sort_early
         self._prepared = 0
         self._upcoming: CapturedState | None = None
         self._capture(raw_layout(graph, batch_size=batch_size, capacities={}))
@@ -81,13 +82,10 @@ class CapturedRuntime:
         slot = self._prepared % 2
         host, copied = self._pinned[self._prepared % NUM_PINNED]
         copied.synchronize()
-        needed: Mapping[str, int] = {}
         try:
             host.pack(raw)
         except Overflow as overflow:
-            needed = overflow.needed
-        if self._any_overflow(bool(needed)):
-            self._grow(needed)
+            self._grow(overflow.needed)
             return self.prepare(raw)
         self._copies.wait_event(self._consumed[slot])
         with torch.cuda.stream(self._copies):
@@ -119,9 +117,8 @@ class CapturedRuntime:
         self._consumed[1 - state.slot].record(main)
         if upcoming is state:
             self._upcoming = None
-        self._steps += 1
         state.batch = self._model_batch(state.raw, slot)
-        state.loss_sum = slot.outcome.loss_sum[0].clone()
+        state.loss_sum = slot.outcome.loss_sum[0]
         return state
 
     # -- plans and captures
@@ -142,7 +139,7 @@ class CapturedRuntime:
             return
         self._schedule = schedule
         self._close()
-        self._record()
+        self._record(warm=True)
 
     def synchronise_state(self) -> None:
         """Writes what a checkpoint reads from the host: the dense optimizer's step count."""
@@ -158,14 +155,14 @@ class CapturedRuntime:
         """Gives graphs and their memory back."""
         self._close()
 
-    def _capture(self, layout: RawLayout) -> None:
+    def _capture(self, layout: RawLayout, *, warm: bool = False) -> None:
         device = self._world.device
         self._preprocessor = FusedPreprocessor(self._graph, self.assembly.order, layout, self.assembly.slots, device)
         self._pinned = [(RawBuffer(layout, torch.device("cpu"), pinned=True), _event()) for _ in range(NUM_PINNED)]
         self._consumed = [_event() for _ in range(2)]
-        self._record()
+        self._record(warm=warm)
 
-    def _record(self) -> None:
+    def _record(self, *, warm: bool) -> None:
         kernels = self._preprocessor.num_kernels
         schedule = self._schedule
         if schedule is None or len(schedule.placements) != kernels:
@@ -179,31 +176,21 @@ class CapturedRuntime:
             schedule=schedule,
             score=self._score if self._evaluator is not None else None,
         )
-        self._steps = 0
-        if self._evaluator is None:
-            self._graphs = CapturedSteps(self._step, self.assembly.slots)
-            return
-        with self._evaluator.unseen():
-            self._graphs = CapturedSteps(self._step, self.assembly.slots)
+        with nullcontext() if self._evaluator is None else self._evaluator.unseen():
+            self._graphs = CapturedSteps(self._step, self.assembly.slots, warm=warm, sort_early=self._sort_early)
 
     def _close(self) -> None:
         self._graphs.close()
 
-    def _any_overflow(self, mine: bool) -> bool:
-        if self._world.size == 1 or not self._preprocessor.raw[0].layout.capacities:
-            return mine
-        flag = torch.tensor([int(mine)])
-        dist.all_reduce(flag, op=dist.ReduceOp.MAX, group=self._world.control_group)
-        return bool(flag)
-
     def _grow(self, needed: Mapping[str, int]) -> None:
         layout = self._preprocessor.raw[0].layout
         capacities = {name: max(room, int(ROOM * needed.get(name, 0))) for name, room in layout.capacities.items()}
+        # Nothing here talks to other ranks: each grows when its own data asks for it.
         log.info("captures again: list columns outgrew their room: %s", needed)
         pending = self._upcoming
         torch.cuda.synchronize(self._world.device)
         self._close()
-        self._capture(raw_layout(self._graph, batch_size=layout.batch_size, capacities=capacities))
+        self._capture(raw_layout(self._graph, batch_size=layout.batch_size, capacities=capacities), warm=True)
         if pending is not None and not pending.preprocessed:
             self._refill(pending)
 

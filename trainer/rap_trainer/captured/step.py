@@ -17,6 +17,7 @@ import torch
 from rap_trainer.captured.dense_optimizer import FlatOptimizer
 from rap_trainer.captured.dense_part import DensePart, Embeddings
 from rap_trainer.captured.exchange import Exchange
+from rap_trainer.captured.gate import GradientGate
 from rap_trainer.captured.lanes import Lane
 from rap_trainer.captured.pointwise import sum_losses
 from rap_trainer.captured.schedule import Placement, Schedule, Window
@@ -69,20 +70,24 @@ class TrainStep:
         device = dense.flat.values.device
         self.lookup, self.dense, self.optimizer, self.exchange = lookup, dense, optimizer, exchange
         self.preprocessor, self.schedule, self.score = preprocessor, schedule, score
-        self._bottom, self._tail, self._prepare, self._ids = (Lane(device) for _ in range(4))
+        self._tables, self._bottom, self._tail, self._prepare, self._ids = (Lane(device) for _ in range(5))
         self._muted = False
 
     def prepare(self, slot: Slot) -> None:
         """Fills a slot outside a step: the first batch, and the next one after a change of plan."""
-        for placement in self.schedule.placements:
-            self.preprocessor.launch(placement.kernel, slot, placement.programs)
+        self.preprocess(slot)
         self.exchange.send_ids(slot.ids_FB, slot.index)
         self.exchange.barrier()
 
-    def enqueue(self, current: Slot, following: Slot) -> None:
-        """Trains on `current` and prepares `following`."""
+    def preprocess(self, slot: Slot) -> None:
+        """The schedule's kernels one after the other, without telling any other rank."""
+        for placement in self.schedule.placements:
+            self.preprocessor.launch(placement.kernel, slot, placement.programs)
+
+    def enqueue(self, current: Slot, following: Slot, *, gate: GradientGate | None = None) -> None:
+        """Trains on `current` and prepares `following`. `gate`: in a capture, the tables' backward begins early."""
         exchange, dense = self.exchange, self.dense
-        for lane in (self._bottom, self._tail, self._prepare, self._ids):
+        for lane in (self._tables, self._bottom, self._tail, self._prepare, self._ids):
             lane.reset()
         for placement in self.schedule.at(Window.INLINE):
             self._launch(placement, following)
@@ -91,7 +96,10 @@ class TrainStep:
         with self._bottom.on():
             self.optimizer.begin()
             dense.forward_bottom(current.dense)
-        pooled = self.lookup(current.inputs.kjt)
+        self._tables.fork()
+        with self._tables.on():
+            pooled = self.lookup(current.inputs.kjt)
+        self._tables.join()
         self._open(Window.OUTPUT_DIST, following)
         exchange.send_pooled(pooled.detach())
         self._open(Window.MLP_FWD, following)
@@ -106,19 +114,33 @@ class TrainStep:
             if self.score is not None:
                 self.score(current)
             dense.top_weight_gradients()
-        grads_N = exchange.pooled_grads
-        dense.backward_interaction(embeddings, own=self._own(grads_N), peer=exchange.peer_grads)
+        grads = exchange.pooled_grads
+        dense.backward_interaction(embeddings, own=self._own(grads), peer=exchange.peer_grads)
         self._bottom.fork()
         with self._bottom.on():
             dense.backward_bottom()
         self._open(Window.GRAD_DIST, following)
         self._ids_before(Window.GRAD_DIST, following)
         exchange.send_grads()
+        if gate is not None:
+            gate.gradients_ready()
         self._finish_dense()
         self._open(Window.EMB_BWD, following)
-        pooled.backward(grads_N.view_as(pooled))  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        self._backward_tables(pooled, grads, gate)
         self._tail.join()
         self._ids_after(Window.GRAD_DIST, following)
+
+    def _backward_tables(self, pooled: torch.Tensor, grads: torch.Tensor, gate: GradientGate | None) -> None:
+        """TorchRec's fused update, on the lane of the lookup, where autograd runs it anyway."""
+        if gate is None:
+            self._tables.fork()
+        with self._tables.on():
+            if gate is not None:
+                gate.ids_known()
+            pooled.backward(grads.view_as(pooled))  # type: ignore[no-untyped-call]  # torch leaves it untyped
+            if gate is not None:
+                gate.backward_enqueued()
+        self._tables.join()
 
     @contextmanager
     def muted(self) -> Iterator[None]:
