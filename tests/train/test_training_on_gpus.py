@@ -24,6 +24,17 @@ TOLERANCE = 2e-4
 GPU = {"trainer__gpusPerNode": 1, "trainer__precision": "fp32"}
 EAGER = {**GPU, "trainer__runtime": "eager"}
 
+ONE_ID = [
+    {"columns": ["int_{0..2}"], "ops": [{"fillNull": {"value": 0}}]},
+    {
+        "columns": ["cat_{0..2}"],
+        "ops": [{"fillNull": {"value": 0}}, {"positiveModulus": {"n": 40}}, {"firstx": {"n": 1}}],
+        "table": {"rows": 40, "dim": 16},
+    },
+]
+"""Features the captured runtime has a form of."""
+CAPTURABLE = {"features": ONE_ID, "model": {"dlrm": {"bottom": [16, 16], "top": [16, 1]}}}
+
 
 @pytest.fixture(scope="module")
 def events(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -62,12 +73,11 @@ def test_a_job_moves_from_gpu_to_cpu_and_back(tmp_path: Path, events: Path, embe
 
 
 def test_the_loop_runs_captured_where_it_can_and_resumes_eager_checkpoints(tmp_path: Path, events: Path) -> None:
-    changes = {"trainer__precision": "fp32", "trainer__gpusPerNode": 1}
-    run(tmp_path / "whole", events, **EAGER)
-    run(tmp_path / "both", events, trainer__maxSteps=6, **EAGER)
-    recorder = run(tmp_path / "both", events, trainer__maxSteps=12, **changes)
-    assert recorder.runs[0].runtime in ("captured", "eager")
-    run(tmp_path / "both", events, **EAGER)
+    run(tmp_path / "whole", events, **EAGER, **CAPTURABLE)
+    run(tmp_path / "both", events, trainer__maxSteps=6, **EAGER, **CAPTURABLE)
+    recorder = run(tmp_path / "both", events, trainer__maxSteps=12, **GPU, **CAPTURABLE)
+    assert recorder.runs[0].runtime == "captured"
+    run(tmp_path / "both", events, **EAGER, **CAPTURABLE)
     assert_equal(newest(tmp_path / "whole"), newest(tmp_path / "both"), tolerance=TOLERANCE)
 
 
@@ -79,7 +89,7 @@ def test_two_gpus_of_half_a_batch_equal_one(tmp_path: Path, events: Path) -> Non
     halved = {**EAGER, "trainer__gpusPerNode": 2, "trainer__batchSizePerGpu": 8}
     job = write_job(two, source={"files": {"path": str(events)}}, **halved)
     roots = [str(Path(__file__).resolve().parents[2] / name) for name in ("operator", "trainer", "tests")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(roots)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*roots, os.environ.get("PYTHONPATH", "")])}
     command = [sys.executable, "-m", "rap_trainer.cli", "run", str(job), "--plain"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == ExitCode.DONE, done.stdout + done.stderr

@@ -223,7 +223,7 @@ def _runtime(
         size, precision = spec.trainer.batch_size_per_gpu, spec.trainer.precision
         try:
             captured = CapturedRuntime(model, graph, world, batch_size=size, evaluator=evaluator, precision=precision)
-        except CannotCapture as reason:
+        except (CannotCapture, ValueError) as reason:  # ValueError: the fused kernels have no form of a feature
             if wanted == "captured":
                 problem = Problem(
                     path=("spec", "trainer", "runtime"), message=str(reason), hint="use `auto` or `eager`"

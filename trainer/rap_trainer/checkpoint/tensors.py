@@ -96,6 +96,7 @@ class Snapshot:
             Shard(_empty(shard.tensor), by_offset[tuple(shard.metadata.shard_offsets)])
             for shard in tensor.local_shards()
         ]
+        metadata.tensor_properties.pin_memory = any(shard.tensor.is_pinned() for shard in shards)
         return ShardedTensor._init_from_local_shards_and_global_metadata(
             shards, sharded_tensor_metadata=metadata, process_group=self._group
         )

@@ -182,9 +182,8 @@ class Loop:
         tools.saving.trained()
         self.step, self.rows = step, self.rows + state.raw.global_rows
         assert state.loss_sum is not None
-        assert state.batch is not None
         tools.watch.add(step, state.loss_sum)
-        tools.reports.freshness.update(state.batch.event_times_s_B, time.time())
+        tools.reports.stepped(state.raw.event_times_s_B, time.time())
         tools.meters.step(state.raw.num_rows, partial=state.raw.global_rows < self._full_rows)
         self._judge_loss()
 
