@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from rap_contract.status import Status, time_s
+from rap_contract.status import Attempt, Status, time_s
 
 from rap_operator import attempts
 from rap_operator.decision import Notice, RemoveAttempt, RemovePod
 from rap_operator.revise import enforced_spec, keep_support
 from rap_operator.step import Sight, Step
+
+CLOCK_SLACK_S = 5.0  # two machines' clocks may differ so much
 
 
 def advance(step: Step, sight: Sight) -> Step:
@@ -26,10 +28,9 @@ def advance(step: Step, sight: Sight) -> Step:
     spec = enforced_spec(step.status, sight)
     if spec is None:
         return step
-    if attempt is not None and attempt.not_before is not None and attempt.end_reason != "Suspended":
-        left_s = time_s(attempt.not_before) - sight.now_s
-        if left_s > 0:
-            return step.waking(left_s)
+    left_s = _delay_left_s(attempt, sight.now_s) if attempt else 0.0
+    if left_s > 0:
+        return step.waking(left_s)
     nodes = spec.trainer.nodes
     cause = attempt.end_reason if attempt else "Created"
     cause = "Resumed" if cause == "Suspended" else cause
@@ -41,6 +42,13 @@ def advance(step: Step, sight: Sight) -> Step:
     message = f"attempt {status.attempt.number} of {nodes} pod{'s' if nodes > 1 else ''}: {cause}"
     step = step.with_status(status).with_notice(Notice(reason="AttemptRecorded", message=message))
     return step if any_support(step) else step.with_action(keep_support(status, sight, nodes=nodes))
+
+
+def _delay_left_s(attempt: Attempt, now_s: float) -> float:
+    """What is left of the delay; nothing if the clock was set back since, or it could last for days."""
+    if attempt.not_before is None or attempt.ended_at is None or now_s < time_s(attempt.ended_at) - CLOCK_SLACK_S:
+        return 0.0
+    return time_s(attempt.not_before) - now_s
 
 
 def any_support(step: Step) -> bool:

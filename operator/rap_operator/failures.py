@@ -114,6 +114,8 @@ def _of_pod(pod: PodView, *, now_s: float) -> End | None:
     if pod.reason in DISRUPTIONS or "node shutdown" in pod.message:
         return _disrupted(pod.reason or "NodeShutdown", f"{where}: {pod.message}", pod.finished_s or now_s)
     code, said = exit_code(pod)
+    if code == ExitCode.TERMINATED:  # a trainer says so only when it was asked to stop, and not by us
+        return _disrupted("Terminated", f"{where} was asked to stop: {said}", pod.finished_s or now_s)
     reason = pod.exit_reason if pod.exit_reason == "OOMKilled" else REASONS.get(code or 0, pod.reason or "Error")
     message = f"{where} ended with exit code {code}" + (f": {said}" if said else "")
     return End(end_class=EndClass.FAILURE, reason=reason, message=message, exit_code=code, at_s=pod.finished_s or now_s)

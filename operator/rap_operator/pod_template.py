@@ -13,8 +13,9 @@ from rap_operator.observed import Subject
 from rap_operator.overlay import merged
 from rap_operator.views import Object
 
-# For the checkpoint after SIGTERM. A job with large tables on a slow disk sets its own in podTemplate.
-GRACE_S = 300
+# For the checkpoint after SIGTERM, and the first part of the wait for a lost node. A job whose checkpoint takes longer
+# sets its own in podTemplate.
+GRACE_S = 120
 # Kubernetes waits 300 s before it evicts from a lost node; a whole group stands still meanwhile.
 LOST_NODE_S = 30
 GPU = "nvidia.com/gpu"

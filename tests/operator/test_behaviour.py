@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 
 import pytest
 from operator_world.world import KEY, NAME, NAMESPACE, World
 from rap_contract.pod import ExitCode
+from rap_operator.api import ApiError
+from rap_operator.apply import Foreign
 from rap_operator.observed import Telemetry
-from rap_operator.resources import JOBS, PODS, RAPJOBS
+from rap_operator.resources import JOBS, PODS, RAPJOBS, SERVICES
 
 
 @pytest.fixture
@@ -615,3 +618,51 @@ def test_a_cache_that_lags_does_not_make_attempts_overlap(world: World, monkeypa
     world.pass_time(5)
     assert {pod["metadata"]["labels"]["rap.dev/attempt"] for pod in world.pods} == {"2"}
     assert world.cluster.violations == []
+
+
+def test_a_trainer_asked_to_stop_by_others_is_a_disruption(world: World) -> None:
+    world.pass_time(120)
+    world.cluster.fail_pod(world.pods[0], ExitCode.TERMINATED)
+    world.settle()
+    assert world.attempt == 2
+    assert world.status.restarts.failures == 0
+
+
+def test_a_clock_set_back_by_a_day_does_not_stop_the_next_attempt(world: World) -> None:
+    end_all(world, 1)
+    world.cluster.now_s -= 86_400
+    world.settle()
+    assert world.attempt == 2
+    fences = [world.status.attempt.recorded_at, world.status.history[0].recorded_at] if world.status.attempt else []
+    assert fences[0] > fences[1]  # fences grow whatever the clock does
+
+
+def test_a_clock_set_forward_by_a_day_restarts_nothing(world: World) -> None:
+    world.cluster.now_s += 86_400
+    world.settle()
+    assert (world.attempt, world.status.phase) == (1, "Running")
+
+
+def test_an_object_that_has_our_name_but_another_owner_is_not_taken(world: World) -> None:
+    name = world.cluster.of("Service")[0]["metadata"]["name"]
+    service = world.cluster.of("Service")[0]
+    world.cluster._gone("Service", service)
+    foreign = {"metadata": {"name": name, "labels": {}}, "spec": {"clusterIP": "10.0.0.1"}}
+    world.cluster.create(SERVICES, NAMESPACE, foreign)
+    world.sync()
+    with pytest.raises(Foreign, match=f"Service {name} exists and is not ours"):
+        world.controller.reconcile(KEY)
+    assert world.event_reasons()[-1] == "Refused"
+
+
+def test_a_throttled_request_is_tried_again_no_sooner_than_the_server_says(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def throttled(*args: object, **kwargs: object) -> None:
+        raise ApiError(429, "TooManyRequests", "slow down", retry_after_s=30)
+
+    monkeypatch.setattr(world.cluster, "patch", throttled)
+    world.cluster.fail_pod(world.pods[0], 1)
+    world.sync()
+    assert world.controller.work_once(timeout_s=0)
+    assert 29 < min(world.controller.queue._due.values()) - time.monotonic() <= 30
