@@ -12,9 +12,12 @@ import pyarrow as pa
 import pytest
 from rap_contract.pod import ENV_ATTEMPT, ExitCode
 from rap_contract.problem import InvalidDocument
+from rap_trainer.batch import Positions
 from rap_trainer.display import Display, Progress
 from rap_trainer.step.ledger import ENV_LEDGER, gaps, replay
 from rap_trainer.step.loop import Ending
+from rap_trainer.stream.discovery import FINISHED
+from rap_trainer.stream.files import FileSource
 from rap_trainer.train import train
 from train.recorder import Recorder
 from train.saved_state import assert_equal, newest, steps, tensors
@@ -214,3 +217,12 @@ def test_an_attempt_older_than_the_directorys_is_refused(
     ending, _ = run(tmp_path, events)
     assert ending.code == ExitCode.CHECKPOINT
     assert "attempt 7 (7) has taken over" in ending.reason
+
+
+def test_a_monitored_source_hears_of_every_complete_checkpoint(
+    tmp_path: Path, events: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[Positions] = []
+    monkeypatch.setattr(FileSource, "saved", lambda _, positions: heard.append(positions), raising=False)
+    run(tmp_path, events)
+    assert [position.offset for position in heard[-1].values()] == [FINISHED, FINISHED]

@@ -49,6 +49,8 @@ class Written:
     """How a write ended."""
 
     step: int
+    positions: Positions
+    """Of this rank, as saved."""
     time_s: float
     """Unix time of the snapshot."""
     seconds: float
@@ -113,7 +115,12 @@ class CheckpointWriter:
             error = caught
         seconds = time.perf_counter() - began
         self._ended = Written(
-            step=moment.step, time_s=moment.time_s, seconds=seconds, size_bytes=size_bytes, error=error
+            step=moment.step,
+            positions=moment.positions,
+            time_s=moment.time_s,
+            seconds=seconds,
+            size_bytes=size_bytes,
+            error=error,
         )
 
     def _write(self, moment: Moment, copies: Tensors, state: RankState) -> int:

@@ -29,7 +29,7 @@ from rap_trainer.step.runtime import Runtime
 from rap_trainer.step.saving import Saving
 from rap_trainer.step.signals import StopRequest
 from rap_trainer.step.stages import StepState
-from rap_trainer.stream.source import DataBudgetExceeded, Offer, Source, SourceError
+from rap_trainer.stream.source import DataBudgetExceeded, Monitored, Offer, Source, SourceError
 from rap_trainer.world import World
 
 log = logging.getLogger(__name__)
@@ -230,6 +230,8 @@ class Loop:
         tools.saving.note(written)
         tools.meters.checkpoint(written, stall_s=tools.saving.writer.stall_s)
         if written.error is None:
+            if isinstance(tools.source, Monitored):
+                tools.source.saved(written.positions)
             self._event("checkpoint", f"checkpoint of step {written.step} in {written.seconds:.1f} s", written.step)
         elif isinstance(written.error, WriteFailed):
             self._event("warning", f"{written.error}; training goes on", written.step)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from rap_trainer.batch import Positions, RawBatch
 
@@ -39,6 +39,14 @@ class Source(Protocol):
 
     def close(self) -> None:
         """Stops readers; idempotent."""
+
+
+@runtime_checkable
+class Monitored(Protocol):
+    """A source that tells the outside how far the saved model is, as Kafka's committed offsets do."""
+
+    def saved(self, positions: Positions) -> None:
+        """A checkpoint with this rank's `positions` is complete. Called from the training thread; must not block."""
 
 
 class SourceError(RuntimeError):
