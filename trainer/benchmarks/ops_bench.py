@@ -31,8 +31,10 @@ def main() -> None:
     given = parser.parse_args()
     os.environ["POLARS_MAX_THREADS"] = str(given.threads)  # read when polars is imported
     import torch
+    from rap_trainer.program.host_memory import keep_freed_memory
 
     torch.set_num_threads(given.threads)
+    keep_freed_memory()  # for all sides; it is what a job does
     for rows in given.rows:
         sides = sides_of(rows)
         compare(sides)

@@ -20,7 +20,7 @@ class Cartesian(Op):
     stem: ClassVar[str] = "cartesian"
     with_: str = Field(alias="with", min_length=1, max_length=253)
     """Column or feature with the other list."""
-    max: int = Field(ge=1, le=1_000_000)
+    max: int = Field(ge=1, le=100_000)
     """Most pairs of a row; the rest is dropped."""
 
     def references(self) -> tuple[str, ...]:

@@ -9,40 +9,43 @@ from __future__ import annotations
 
 import torch
 
-K = 0x9DDFEA08EB382D69 - 2**64  # multiplier of hash_128_to_64, as a signed number
+WORD = 2**64
+K = 0x9DDFEA08EB382D69 - WORD  # multiplier of hash_128_to_64, as a signed number
+FIRST, LAST = 2**21 - 1, 2**31 + 1  # multipliers of the first and last step of twang_mix64
+LAST_AND_K = (LAST * K + WORD // 2) % WORD - WORD // 2  # both at once, as a signed number
 
 
 def twang_mix64(k: torch.Tensor) -> torch.Tensor:
     """Thomas Wang's 64-bit mix of an int64 tensor of any shape."""
-    k = k * ((1 << 21) - 1)  # ~k + (k << 21) is k * (2^21 - 1) - 1
-    return _mixed(k.sub_(1), torch.empty_like(k))
+    return _mixed(k, torch.empty_like(k)).mul_(LAST)
 
 
 def hash_128_to_64(u: torch.Tensor | int, l: torch.Tensor) -> torch.Tensor:  # noqa: E741  # the name of SEMANTICS
     """The hash of two 64-bit words, int64; `u` broadcasts."""
-    return _hashed(u, l ^ u, torch.empty_like(l))
+    return _hashed(u, (l ^ u).mul_(K), torch.empty_like(l))
 
 
 def salted_hash(salt: int, ids: torch.Tensor) -> torch.Tensor:
-    """hash_128_to_64(u=salt, l=twang_mix64(ids)), with fewer buffers."""
-    k = ids * ((1 << 21) - 1)
-    scratch = torch.empty_like(k)
-    k = _mixed(k.sub_(1), scratch)
-    return _hashed(salt, k.bitwise_xor_(salt) if salt else k, scratch)
+    """hash_128_to_64(u=salt, l=twang_mix64(ids)) in the fewest passes: without a salt two factors become one."""
+    scratch = torch.empty_like(ids)
+    k = _mixed(ids, scratch)
+    return _hashed(salt, k.mul_(LAST).bitwise_xor_(salt).mul_(K) if salt else k.mul_(LAST_AND_K), scratch)
 
 
 def _mixed(k: torch.Tensor, scratch: torch.Tensor) -> torch.Tensor:
-    """What follows the first step of twang_mix64, in place."""
+    """twang_mix64 but for its last multiplication."""
+    k = (k * FIRST).sub_(1)  # ~k + (k << 21)
     _xor_shifted(k, 24, scratch).mul_(1 + (1 << 3) + (1 << 8))
     _xor_shifted(k, 14, scratch).mul_(1 + (1 << 2) + (1 << 4))
-    return _xor_shifted(k, 28, scratch).mul_(1 + (1 << 31))
+    return _xor_shifted(k, 28, scratch)
 
 
-def _hashed(u: torch.Tensor | int, mixed: torch.Tensor, scratch: torch.Tensor) -> torch.Tensor:
-    """hash_128_to_64 of l = mixed ^ u, in place."""
-    a = _xor_shifted(mixed.mul_(K), 47, scratch)
-    b = a if isinstance(u, int) and u == 0 else a.bitwise_xor_(u)
-    return _xor_shifted(b.mul_(K), 47, scratch).mul_(K)
+def _hashed(u: torch.Tensor | int, a: torch.Tensor, scratch: torch.Tensor) -> torch.Tensor:
+    """hash_128_to_64 after its first multiplication, in place."""
+    _xor_shifted(a, 47, scratch)
+    if not (isinstance(u, int) and u == 0):
+        a.bitwise_xor_(u)
+    return _xor_shifted(a.mul_(K), 47, scratch).mul_(K)
 
 
 def _xor_shifted(k: torch.Tensor, bits: int, scratch: torch.Tensor) -> torch.Tensor:

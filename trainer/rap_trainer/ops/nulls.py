@@ -7,6 +7,7 @@ from typing import Literal
 
 import torch
 
+from rap_trainer.ops import segments
 from rap_trainer.ops.segments import offsets_of, places, select, size_of, take
 from rap_trainer.ops.value import Jagged
 
@@ -17,6 +18,8 @@ def collapse(value: Jagged, mode: Literal["propagate", "skip"], partner: Jagged 
     propagate: a row with a null element is null, its list empty. skip: null elements are removed.
     """
     nulls_N = value.nulls_N
+    if partner is not None:
+        _check_parallel(value, partner)
     if partner is not None and partner.nulls_N is not None:
         nulls_N = partner.nulls_N if nulls_N is None else nulls_N | partner.nulls_N
     if nulls_N is None:
@@ -28,6 +31,17 @@ def collapse(value: Jagged, mode: Literal["propagate", "skip"], partner: Jagged 
     torch.cumsum(nulls_N, 0, dtype=torch.int32, out=before_R[1:])
     nulls_B = before_R[offsets_R].diff() > 0
     return replace(drop_rows(value, nulls_B), nulls_B=nulls_B)
+
+
+def _check_parallel(value: Jagged, partner: Jagged) -> None:
+    """ValueError where two lists cannot run parallel, as far as the host can tell."""
+    ids, scores = value.values_N.numel(), partner.values_N.numel()
+    if ids != scores or (
+        segments.host_may_look(value.lengths_B) and not torch.equal(value.lengths_B, partner.lengths_B)
+    ):
+        raise ValueError(
+            f"ids and their scores have lists of different lengths in this batch: {ids} and {scores} in all"
+        )
 
 
 def drop_rows(value: Jagged, drop_B: torch.Tensor) -> Jagged:
