@@ -73,14 +73,17 @@ class OnServer:
 
     def operate(self, **options: Any) -> Controller:
         """Starts an operator in this process."""
-        configuration = kubernetes.client.Configuration()
-        kubernetes.config.load_kube_config(config_file=str(self.cluster.kubeconfig), client_configuration=configuration)
-        configuration.connection_pool_maxsize = 32
-        api = KubernetesApi(kubernetes.client.ApiClient(configuration))
-        controller = Controller(api, namespaces=(self.namespace,), **options)
+        controller = Controller(self.real_api(), namespaces=(self.namespace,), **options)
         controller.start(workers=2)
         self._controllers.append(controller)
         return controller
+
+    def real_api(self) -> KubernetesApi:
+        """The operator's own client, as admin."""
+        configuration = kubernetes.client.Configuration()
+        kubernetes.config.load_kube_config(config_file=str(self.cluster.kubeconfig), client_configuration=configuration)
+        configuration.connection_pool_maxsize = 32
+        return KubernetesApi(kubernetes.client.ApiClient(configuration))
 
     def operator_process(self, *arguments: str, log: Path) -> subprocess.Popen[str]:
         """Starts the `rap-operator` command."""
