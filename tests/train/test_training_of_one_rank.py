@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 from rap_contract.pod import ENV_ATTEMPT, ExitCode
 from rap_contract.problem import InvalidDocument
 from rap_trainer.batch import Positions
@@ -226,3 +227,9 @@ def test_a_monitored_source_hears_of_every_complete_checkpoint(
     monkeypatch.setattr(FileSource, "saved", lambda _, positions: heard.append(positions), raising=False)
     run(tmp_path, events)
     assert [position.offset for position in heard[-1].values()] == [FINISHED, FINISHED]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there are GPUs")
+def test_a_job_that_wants_gpus_where_there_are_none_is_refused(tmp_path: Path, events: Path) -> None:
+    with pytest.raises(InvalidDocument, match="has no GPU: 0 found"):
+        run(tmp_path, events, trainer__gpusPerNode=1)

@@ -12,6 +12,7 @@ from rap_trainer.checkpoint.layout import read_manifest
 from rap_trainer.display import Display
 from rap_trainer.step.ledger import ENV_LEDGER, gaps, replay
 from rap_trainer.train import train
+from rap_trainer.world import ENV_PEER_TIMEOUT
 from train.forge import Forge, until
 from train.kill_run import kill_at_random_steps
 from train.recorder import Recorder
@@ -87,6 +88,16 @@ def test_a_lost_rank_ends_the_others_with_a_clear_word(endless: Path, forge: For
     assert run.wait() == 128 + signal.SIGKILL, run.output
     assert "another rank is gone" in run.output
     assert steps(endless)
+
+
+def test_a_rank_that_falls_silent_is_lost_and_never_a_hang(endless: Path, forge: Forge) -> None:
+    ledger = endless / "ledger"
+    environment = {ENV_LEDGER: str(ledger), ENV_PEER_TIMEOUT: "2"}
+    run = forge.start(write_job(endless, restartPolicy__maxRestarts=0), num_ranks=2, environment=environment)
+    until(lambda: steps_begun(ledger) >= 1, "a step")
+    run.freeze_rank(1)
+    assert run.wait() == ExitCode.PEER_LOST, run.output
+    assert "another rank is gone" in run.output
 
 
 def test_kills_at_random_steps_leave_the_model_of_an_uninterrupted_run(tmp_path: Path, forge: Forge) -> None:

@@ -32,7 +32,7 @@ from rap_trainer.restarts import INTERRUPTED, Action, Restarts, group_code
 log = logging.getLogger(__name__)
 
 POLL_S = 0.05
-PARTING_S = 15.0
+PARTING_S = 10.0
 """After the first rank has failed the others end by themselves, with PEER_LOST; those that have not by then are killed.
 A closed connection shows at once; the rest is for a report and the last words."""
 FINISH_S = 120.0

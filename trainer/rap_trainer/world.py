@@ -14,11 +14,14 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+from rap_contract.problem import InvalidDocument, Problem
 from torch.distributed import ProcessGroup
 
-CONTROL_TIMEOUT_S = 120
+PEER_TIMEOUT_S = 120
 """A rank silent for so long is lost. A killed rank shows at once, by its closed connections; this is for lost hosts.
 Longer than any pause between two steps seen here (a snapshot of 10 GB of tables takes about 5 s)."""
+ENV_PEER_TIMEOUT = "RAP_PEER_TIMEOUT_S"
+"""Replaces PEER_TIMEOUT_S."""
 SLOW_TIMEOUT_S = 1800
 """For collectives that wait for a disk: writing 100 GB at 100 MB/s and a margin."""
 
@@ -45,12 +48,15 @@ class World:
 
 
 def join_world(environment: Mapping[str, str] = os.environ, *, use_gpu: bool) -> World:
-    """Joins the ranks the environment names. Collective. Raises PeerLost if they do not all come."""
+    """Joins the ranks the environment names. Collective. Raises PeerLost if they do not all come, InvalidDocument."""
     rank = int(environment.get("RANK", "0"))
     size = int(environment.get("WORLD_SIZE", "1"))
     local_rank = int(environment.get("LOCAL_RANK", "0"))
     device = torch.device("cuda", local_rank) if use_gpu else torch.device("cpu")
+    peer_timeout = timedelta(seconds=float(environment.get(ENV_PEER_TIMEOUT, PEER_TIMEOUT_S)))
     if use_gpu:
+        if torch.cuda.device_count() <= local_rank:
+            raise _no_gpu(local_rank)
         torch.cuda.set_device(device)
     try:
         if size == 1:
@@ -63,8 +69,10 @@ def join_world(environment: Mapping[str, str] = os.environ, *, use_gpu: bool) ->
                 timeout=timedelta(seconds=SLOW_TIMEOUT_S),
                 device_id=device if use_gpu else None,
             )
-        control = dist.new_group(backend="gloo", timeout=timedelta(seconds=CONTROL_TIMEOUT_S))
+        control = dist.new_group(backend="gloo", timeout=peer_timeout)
         checkpoint = dist.new_group(backend="gloo", timeout=timedelta(seconds=SLOW_TIMEOUT_S))
+        # Only the meeting may take long: images are pulled on some nodes first.
+        dist.distributed_c10d._set_pg_timeout(peer_timeout, dist.group.WORLD)
     except dist.DistError as error:
         raise PeerLost(f"the {size} ranks did not meet at {environment.get('MASTER_ADDR')}: {error}") from error
     assert dist.group.WORLD is not None
@@ -97,6 +105,13 @@ def is_peer_loss(error: BaseException) -> bool:
     return isinstance(error, PeerLost | dist.DistError) or (
         isinstance(error, RuntimeError) and _PEER_MESSAGE.search(str(error)) is not None
     )
+
+
+def _no_gpu(local_rank: int) -> InvalidDocument:
+    found = torch.cuda.device_count()
+    hint = "lower it, or leave it out to train on CPUs; `nvidia-smi` shows what the driver offers"
+    message = f"rank {local_rank} of this node has no GPU: {found} found"
+    return InvalidDocument([Problem(path=("spec", "trainer", "gpusPerNode"), message=message, hint=hint)])
 
 
 def _backend(device: torch.device) -> str:
