@@ -28,7 +28,8 @@ from servers.kafka_classes import class_archive  # noqa: E402
 from servers.toolchains import go_command, maven_client  # noqa: E402
 
 HELM_VERSION = "4.3.1"
-PROMETHEUS_VERSION = "0.316.0"  # the Go module's number of Prometheus 3.16.0
+PROMETHEUS_VERSION = "0.316.0"  # the Go module's number of the release below
+PROMETHEUS_RELEASE = "3.16.0"
 KAFKA_LOCK = HERE / "kafka" / "jars.lock"
 PROGRESS_EVERY_S = 30.0
 # Wall seconds on 2 idle cores with an empty Go build cache, measured for OPERATOR.md 7.1.
@@ -78,7 +79,7 @@ def helm() -> Path:
 def prometheus() -> Path:
     """Folder with prometheus (without its web page) and promtool."""
     module = "github.com/prometheus/prometheus"
-    flags = _link_flags({"github.com/prometheus/common/version.Version": PROMETHEUS_VERSION})
+    flags = _link_flags({"github.com/prometheus/common/version.Version": PROMETHEUS_RELEASE})
 
     def produce(folder: Path) -> None:
         packages = [f"{module}/cmd/{name}@v{PROMETHEUS_VERSION}" for name in ("prometheus", "promtool")]

