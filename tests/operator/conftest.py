@@ -1,4 +1,4 @@
-"""Fixtures of the operator's tests on a real API server."""
+"""Fixtures of the operator's tests: a cluster in memory, or a namespace on a real API server."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from operator_world.on_server import OnServer, install_crd
+from operator_world.world import World
 
 if TYPE_CHECKING:
     from servers.kubernetes_cluster import KubernetesCluster
@@ -25,3 +26,12 @@ def on_server(kubernetes_cluster: KubernetesCluster, namespace: str, crd: None) 
     made = OnServer(kubernetes_cluster, namespace)
     yield made
     made.close()
+
+
+@pytest.fixture
+def world() -> World:
+    """A job of two nodes that runs, over a cluster in memory."""
+    made = World()
+    made.apply()
+    assert made.status.phase == "Running"
+    return made

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from contract.valid_job import VALID
@@ -144,3 +145,17 @@ class World:
     def event_reasons(self) -> list[str]:
         """Reasons of all events, in order."""
         return [item["reason"] for _, kind, what, item in self.cluster.log if what == "Event" and kind == "ADDED"]
+
+
+def end_all(world: World, exit_code: int) -> None:
+    """All pods end with a code."""
+    for pod in world.pods:
+        world.cluster.fail_pod(pod, exit_code)
+    world.settle()
+
+
+def telemetry(world: World, **parts: float | str | bool) -> Telemetry:
+    """What a healthy trainer reports now, with parts replaced."""
+    now_s = world.cluster.now_s
+    base = Telemetry(attempt=world.attempt, progress_at_s=now_s, seen_at_s=now_s, checkpoint_at_s=now_s, step=5.0)
+    return replace(base, **parts)  # type: ignore[arg-type]  # names are checked by replace
