@@ -14,7 +14,8 @@ if TYPE_CHECKING:  # imported where used, as in servers.plugin
     from node_agent.images import Image
     from servers.kubernetes_cluster import KubernetesCluster
 
-    RunNodes = Callable[..., NodeAgent]
+
+RunNodes = Callable[..., "NodeAgent"]
 
 
 @pytest.fixture

@@ -68,6 +68,11 @@ class KafkaCluster:
         """Addresses of the PLAINTEXT listeners."""
         return [f"127.0.0.1:{ports.plaintext}" for ports in self.ports]
 
+    @property
+    def client_ports(self) -> list[int]:
+        """All ports that clients use: what a node agent forwards for its pods."""
+        return [port for ports in self.ports for port in (ports.plaintext, ports.sasl)]
+
     def sasl_options(self, mechanism: str = "SCRAM-SHA-512") -> dict[str, Any]:
         """Keyword arguments that make a kafka-python client use the SASL over TLS listeners."""
         return {

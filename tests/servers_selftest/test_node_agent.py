@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 from node_agent.agent import NodeAgent
-from servers.kube_api import KubeApi, Object
+from servers.kube_api import KubeApi
 from servers.kubernetes_cluster import KubernetesCluster
 from servers.processes import is_listening
 from servers.waiting import wait_until
+from servers_selftest.pods import STOP_ON_TERM, conditions, create_pod, pod_spec, wait_log, wait_phase
 
 pytestmark = pytest.mark.cluster
 
@@ -21,32 +22,6 @@ touch /met/$(hostname)
 until [ -e /met/w-0 ] && [ -e /met/w-1 ]; do sleep 0.05; done
 hostname
 """
-STOP_ON_TERM = "trap 'echo asked to stop; exit 3' TERM; echo started; while :; do sleep 0.05; done"
-
-
-def pod_spec(script: str, **more: object) -> Object:
-    container: Object = {"name": "main", "image": "any", "command": ["sh", "-c", script]}
-    container["resources"] = {"limits": {"nvidia.com/gpu": "4"}}
-    return {"containers": [container], "restartPolicy": "Never", "terminationGracePeriodSeconds": 5, **more}
-
-
-def create_pod(api: KubeApi, namespace: str, spec: Object, name: str = "p") -> str:
-    api.create(f"/api/v1/namespaces/{namespace}/pods", {"metadata": {"name": name}, "spec": spec})
-    return f"/api/v1/namespaces/{namespace}/pods/{name}"
-
-
-def wait_phase(api: KubeApi, path: str, phase: str) -> Object:
-    def reached() -> Object | None:
-        pod = api.get(path)
-        return pod if pod["status"]["phase"] == phase else None
-
-    found = wait_until(reached, limit_s=60, what=f"{path} to be {phase}")
-    assert found is not None
-    return found
-
-
-def wait_log(agent: NodeAgent, namespace: str, pod: str, text: str) -> None:
-    wait_until(lambda: text in agent.log(namespace, pod), limit_s=30, what=f"{text!r} in the log of {pod}")
 
 
 def test_an_indexed_job_runs_on_two_nodes_whose_pods_find_each_other(
@@ -127,10 +102,7 @@ def test_an_evicted_pod_carries_the_disruption_condition(
     node_agent.evict(namespace, "p")
     ended = wait_phase(api, pod, "Failed")
     api.patch(pod, {"metadata": {"finalizers": None}})
-    conditions = {
-        condition["type"]: condition["reason"] for condition in ended["status"]["conditions"] if "reason" in condition
-    }
-    assert conditions["DisruptionTarget"] == "EvictionByEvictionAPI"
+    assert conditions(ended)["DisruptionTarget"] == "EvictionByEvictionAPI"
     assert ended["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 3
 
 
@@ -151,8 +123,7 @@ def test_a_pod_on_a_lost_node_is_stuck_terminating_until_the_node_returns(
 
 
 def _is_ready(api: KubeApi, path: str) -> bool:
-    conditions = api.get(path)["status"].get("conditions", [])
-    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
+    return conditions(api.get(path)).get("Ready") == "True"
 
 
 def _is_gone(api: KubeApi, path: str) -> bool:
