@@ -11,6 +11,7 @@ from rap_trainer.captured.dense_optimizer import DenseRule, FlatOptimizer
 from rap_trainer.captured.dense_part import DensePart
 from rap_trainer.captured.exchange import Exchange, LocalExchange, NcclExchange
 from rap_trainer.captured.input_dist import ownership_of
+from rap_trainer.captured.lanes import Lanes
 from rap_trainer.captured.schedule import Schedule, Window
 from rap_trainer.captured.slots import Slot, make_slots
 from rap_trainer.captured.step import TrainStep
@@ -78,7 +79,9 @@ def captured(model: Model, exchange: Exchange, blocks: Blocks, feed: Feed, sched
     optimizer = FlatOptimizer(DenseRule(kind="adagrad", lr=0.05, eps=1e-10), dense.flat)
     owned = ownership_of(model.sharded).owned[blocks.rank]
     slots = make_slots(blocks, owned, exchange, dense_width=dense.dense_width)
-    step = TrainStep(model.sharded._lookups[0], dense, optimizer, exchange, preprocessor=feed, schedule=schedule)
+    step = TrainStep(
+        model.sharded._lookups[0], dense, optimizer, exchange, lanes=Lanes(CPU), preprocessor=feed, schedule=schedule
+    )
     step.prepare(slots[0])
     losses = []
     for i in range(STEPS + 1):

@@ -14,6 +14,7 @@ from rap_trainer.captured.blocks import Blocks
 from rap_trainer.captured.dense_optimizer import DenseRule, FlatOptimizer
 from rap_trainer.captured.dense_part import DensePart
 from rap_trainer.captured.exchange import LocalExchange
+from rap_trainer.captured.lanes import Lanes
 from rap_trainer.captured.schedule import Schedule, Window
 from rap_trainer.captured.step import NoPreprocessing, TrainStep
 
@@ -49,6 +50,7 @@ def test_a_schedule_must_place_every_kernel() -> None:
             dense,
             optimizer,
             exchange,
+            lanes=Lanes(CPU),
             preprocessor=NoPreprocessing(),
             schedule=Schedule.uniform(1, Window.INLINE),
         )

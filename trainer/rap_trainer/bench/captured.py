@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import torch
@@ -59,6 +60,7 @@ class CapturedIdeal:
             parts.dense,
             parts.optimizer,
             parts.exchange,
+            lanes=parts.lanes,
             preprocessor=NoPreprocessing(),
             schedule=Schedule(),
         )
@@ -105,8 +107,11 @@ class Rap:
 
     def step(self) -> torch.Tensor:
         """Prepares the next batch and trains the one before; gives this rank's share of its loss."""
+        began = time.perf_counter()
         upcoming = self._take()
+        packed = time.perf_counter()
         state = self.runtime.train(self._pending)
+        self.host_s = (packed - began, time.perf_counter() - packed)
         self._pending = upcoming
         assert state.loss_sum is not None
         return state.loss_sum / state.raw.global_rows

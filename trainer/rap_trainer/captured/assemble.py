@@ -16,10 +16,12 @@ from torchrec.distributed.types import ShardingType
 from torchrec.models.dlrm import DLRM
 
 from rap_trainer.captured.blocks import Blocks
+from rap_trainer.captured.choose_exchange import make_exchange
 from rap_trainer.captured.dense_optimizer import FlatOptimizer, rule_of
 from rap_trainer.captured.dense_part import DensePart, Mlps
-from rap_trainer.captured.exchange import Exchange, LocalExchange, NcclExchange, SymmetricExchange
+from rap_trainer.captured.exchange import Exchange
 from rap_trainer.captured.input_dist import ownership_of
+from rap_trainer.captured.lanes import Lanes
 from rap_trainer.captured.slots import Slot, make_slots
 from rap_trainer.model.shard import ShardedModel
 from rap_trainer.world import World
@@ -27,6 +29,7 @@ from rap_trainer.world import World
 SAFE_TABLE_OPTIMIZERS = ("EXACT_SGD", "EXACT_ADAGRAD", "EXACT_ROWWISE_ADAGRAD")
 """Fused optimizers that keep no step count: FBGEMM takes Adam's and LAMB's as a host value, which a graph would bake
 into wrong bias corrections for ever, without an error."""
+PRECISIONS = ("tf32", "fp32")
 WIDEST_TILE = 256
 """Features, the dense one included, that one program of the interaction holds (shared memory of an H200: 227 KB)."""
 
@@ -51,6 +54,7 @@ class Assembly:
     order: tuple[str, ...]
     """Sparse features in rank-major order: the rows of a slot's ids."""
     slots: tuple[Slot, Slot]
+    lanes: Lanes
     torch_optimizer: torch.optim.Optimizer
     """The model's own dense optimizer, whose state lies in the flat buffers."""
 
@@ -99,10 +103,12 @@ def assemble(
 ) -> Assembly:
     """The parts for one batch size. Collective. Raises CannotCapture.
 
-    `exchange`: auto (copy engines on one host, else NCCL), copy-engine, nccl. `ids_proven`: preprocessing guarantees
+    `exchange`: auto (the faster one here), copy-engine, nccl. `ids_proven`: preprocessing guarantees
     that every id is a row of its table, so the tables need not check again.
     """
     reasons = refusals(model)
+    if precision not in PRECISIONS:
+        reasons = (*reasons, f"precision {precision}: only {' and '.join(PRECISIONS)} are captured")
     if reasons:
         raise CannotCapture(reasons)
     dlrm, (sharded,) = _find(model.module, DLRM), _all(model.module, ShardedEmbeddingBagCollection)
@@ -129,22 +135,9 @@ def assemble(
         blocks=blocks,
         order=tuple(name for owned in ownership.owned for name in owned),
         slots=make_slots(blocks, ownership.owned[world.rank], chosen, dense_width=dense.dense_width),
+        lanes=Lanes(world.device),
         torch_optimizer=torch_optimizer(model),
     )
-
-
-def make_exchange(kind: str, blocks: Blocks, world: World) -> Exchange:
-    """An exchange by name."""
-    if world.size == 1:
-        return LocalExchange(blocks, world.device)
-    if kind == "auto":
-        kind = "copy-engine" if world.local_size == world.size else "nccl"
-    if kind.startswith("copy-engine"):
-        _, _, copies = kind.partition(":")
-        return SymmetricExchange(blocks, world.device, world.data_group, copies=int(copies or 1))
-    if kind == "nccl":
-        return NcclExchange(blocks, world.device, world.data_group)
-    raise ValueError(f"unknown exchange {kind!r}, one of auto, copy-engine, nccl")
 
 
 def torch_optimizer(model: ShardedModel) -> torch.optim.Optimizer:

@@ -30,11 +30,12 @@ class CapturedSteps:
         device = slots[0].dense.device
         self._device = device
         self._graphs: list[torch.cuda.CUDAGraph] = []
-        stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        stream.wait_stream(torch.cuda.current_stream(device))
-        with torch.cuda.stream(stream):
+        lane = step.lanes.capture
+        lane.fork()
+        with lane.on():
+            stream = torch.cuda.current_stream(device)
             _warm_up(step, slots, warm=warm)
-        torch.cuda.current_stream(device).wait_stream(stream)
+        lane.join()
         torch.cuda.synchronize(device)
         gc.collect()
         pool = torch.cuda.graph_pool_handle()

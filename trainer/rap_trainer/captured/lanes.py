@@ -7,6 +7,9 @@ from contextlib import contextmanager
 
 import torch
 
+NAMES = ("tables", "bottom", "tail", "prepare", "ids", "progress")
+"""Branches of a step."""
+
 
 class Lane:
     """One branch. Work enqueued `on` it runs beside the current stream until `join`."""
@@ -38,3 +41,17 @@ class Lane:
             return
         with torch.cuda.stream(self._stream):
             yield
+
+
+class Lanes:
+    """All lanes of a step, made once: libraries keep workspace for each stream they have seen, for ever."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.tables, self.bottom, self.tail, self.prepare, self.ids, self.progress = (Lane(device) for _ in NAMES)
+        self.capture = Lane(device)
+        """What warm-up and capture run on."""
+
+    def reset(self) -> None:
+        """At the start of a step's recipe."""
+        for name in NAMES:
+            getattr(self, name).reset()

@@ -8,7 +8,8 @@ on the step before it, because none was ready then, is preprocessed on its own f
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
 
@@ -19,11 +20,13 @@ from rap_trainer.batch import ModelBatch, RawBatch
 from rap_trainer.captured.assemble import Assembly, CannotCapture, assemble
 from rap_trainer.captured.capture import CapturedSteps
 from rap_trainer.captured.preprocess import FusedPreprocessor
-from rap_trainer.captured.raw import ROOM, Overflow, RawBuffer, RawLayout, raw_layout
+from rap_trainer.captured.raw import PACKERS, ROOM, Overflow, RawBuffer, RawLayout, raw_layout
 from rap_trainer.captured.schedule import Schedule, Window
 from rap_trainer.captured.slots import Slot
 from rap_trainer.captured.step import TrainStep
+from rap_trainer.captured.watchdog import Progress, Watchdog
 from rap_trainer.evaluation.evaluator import Evaluator
+from rap_trainer.fusion.layout import OutputLayout
 from rap_trainer.model.shard import ShardedModel
 from rap_trainer.step.stages import StepState
 from rap_trainer.step.timing import PartTimer
@@ -61,14 +64,25 @@ class CapturedRuntime:
         exchange: str = "auto",
         precision: str = "tf32",
         sort_early: bool = True,
+        hang_s: float = 60,
     ) -> None:
-        """Captures at once. Collective. Raises CannotCapture with the reasons if the job has no captured form."""
+        """Captures at once. Collective. Raises CannotCapture with the reasons if the job has no captured form.
+
+        `hang_s`: a step that takes so long is reported.
+        """
+        try:
+            OutputLayout.one_id_each([feature.name for feature in graph.sparse]).check(graph)
+        except ValueError as error:
+            raise CannotCapture((str(error),)) from error
         self._graph, self._world, self._evaluator = graph, world, evaluator
         self._model = model
         self.assembly: Assembly = assemble(
             model, world, batch_size=batch_size, exchange=exchange, precision=precision, ids_proven=True
         )
+        self._progress = Progress(world.device, self.assembly.lanes.progress)
+        self._watchdog = Watchdog(world.rank, self._progress, limit_s=hang_s)
         self.timer = PartTimer(world.device)
+        self._packers = ThreadPoolExecutor(PACKERS - 1, thread_name_prefix="rap-pack")
         self._copies = torch.cuda.Stream(world.device)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         self._schedule, self._sort_early = schedule, sort_early
         self._prepared = 0
@@ -83,7 +97,7 @@ class CapturedRuntime:
         host, copied = self._pinned[self._prepared % NUM_PINNED]
         copied.synchronize()
         try:
-            host.pack(raw)
+            host.pack(raw, self._packers)
         except Overflow as overflow:
             self._grow(overflow.needed)
             return self.prepare(raw)
@@ -114,7 +128,9 @@ class CapturedRuntime:
             upcoming.preprocessed = True
         with self.timer.device("forward"):
             self._replay(state, slot)
-        self._consumed[1 - state.slot].record(main)
+        done = self._consumed[1 - state.slot] = _event()
+        done.record(main)
+        self._watchdog.replayed(done)
         if upcoming is state:
             self._upcoming = None
         state.batch = self._model_batch(state.raw, slot)
@@ -153,11 +169,15 @@ class CapturedRuntime:
 
     def close(self) -> None:
         """Gives graphs and their memory back."""
+        self._watchdog.close()
+        self._packers.shutdown()
         self._close()
 
-    def _capture(self, layout: RawLayout, *, warm: bool = False) -> None:
+    def _capture(self, layout: RawLayout, *, warm: bool = False, held: Sequence[RawBuffer] = ()) -> None:
         device = self._world.device
         self._preprocessor = FusedPreprocessor(self._graph, self.assembly.order, layout, self.assembly.slots, device)
+        for buffer, before in zip(self._preprocessor.raw, held, strict=False):
+            buffer.take_over(before)
         self._pinned = [(RawBuffer(layout, torch.device("cpu"), pinned=True), _event()) for _ in range(NUM_PINNED)]
         self._consumed = [_event() for _ in range(2)]
         self._record(warm=warm)
@@ -172,9 +192,11 @@ class CapturedRuntime:
             self.assembly.dense,
             self.assembly.optimizer,
             self.assembly.exchange,
+            lanes=self.assembly.lanes,
             preprocessor=self._preprocessor,
             schedule=schedule,
             score=self._score if self._evaluator is not None else None,
+            progress=self._progress,
         )
         with nullcontext() if self._evaluator is None else self._evaluator.unseen():
             self._graphs = CapturedSteps(self._step, self.assembly.slots, warm=warm, sort_early=self._sort_early)
@@ -187,21 +209,12 @@ class CapturedRuntime:
         capacities = {name: max(room, int(ROOM * needed.get(name, 0))) for name, room in layout.capacities.items()}
         # Nothing here talks to other ranks: each grows when its own data asks for it.
         log.info("captures again: list columns outgrew their room: %s", needed)
-        pending = self._upcoming
         torch.cuda.synchronize(self._world.device)
         self._close()
-        self._capture(raw_layout(self._graph, batch_size=layout.batch_size, capacities=capacities), warm=True)
-        if pending is not None and not pending.preprocessed:
-            self._refill(pending)
-
-    def _refill(self, state: CapturedState) -> None:
-        """Copies a waiting batch into the new buffers."""
-        host, copied = self._pinned[(self._prepared - 1) % NUM_PINNED]
-        host.pack(state.raw)
-        with torch.cuda.stream(self._copies):
-            self._preprocessor.raw[state.slot].bytes.copy_(host.bytes, non_blocking=True)
-            copied.record()
-            state.ready = self._copies.record_event()
+        held = self._preprocessor.raw
+        self._capture(
+            raw_layout(self._graph, batch_size=layout.batch_size, capacities=capacities), warm=True, held=held
+        )
 
     # -- a step
 

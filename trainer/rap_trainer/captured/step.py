@@ -18,10 +18,11 @@ from rap_trainer.captured.dense_optimizer import FlatOptimizer
 from rap_trainer.captured.dense_part import DensePart, Embeddings
 from rap_trainer.captured.exchange import Exchange
 from rap_trainer.captured.gate import GradientGate
-from rap_trainer.captured.lanes import Lane
+from rap_trainer.captured.lanes import Lanes
 from rap_trainer.captured.pointwise import sum_losses
 from rap_trainer.captured.schedule import Placement, Schedule, Window
 from rap_trainer.captured.slots import Slot
+from rap_trainer.captured.watchdog import Progress
 
 Lookup = Callable[[object], torch.Tensor]
 """TorchRec's grouped lookup of this rank: KJT -> [W * B, T * D], with the fused update in its backward."""
@@ -60,17 +61,19 @@ class TrainStep:
         optimizer: FlatOptimizer,
         exchange: Exchange,
         *,
+        lanes: Lanes,
         preprocessor: Preprocessor,
         schedule: Schedule,
         score: Callable[[Slot], None] | None = None,
+        progress: Progress | None = None,
     ) -> None:
-        """`score`: what judges the logits of a slot, enqueued beside the backward."""
+        """`score`: what judges the logits of a slot, enqueued beside the backward. `progress`: told of each phase."""
         if len(schedule.placements) != preprocessor.num_kernels:
             raise ValueError(f"{preprocessor.num_kernels} kernels, the schedule places {len(schedule.placements)}")
-        device = dense.flat.values.device
         self.lookup, self.dense, self.optimizer, self.exchange = lookup, dense, optimizer, exchange
         self.preprocessor, self.schedule, self.score = preprocessor, schedule, score
-        self._tables, self._bottom, self._tail, self._prepare, self._ids = (Lane(device) for _ in range(5))
+        self.lanes = lanes
+        self.progress = progress
         self._muted = False
 
     def prepare(self, slot: Slot) -> None:
@@ -87,60 +90,68 @@ class TrainStep:
     def enqueue(self, current: Slot, following: Slot, *, gate: GradientGate | None = None) -> None:
         """Trains on `current` and prepares `following`. `gate`: in a capture, the tables' backward begins early."""
         exchange, dense = self.exchange, self.dense
-        for lane in (self._tables, self._bottom, self._tail, self._prepare, self._ids):
-            lane.reset()
+        self.lanes.reset()
+        if self.progress is not None:
+            self.progress.begin()
         for placement in self.schedule.at(Window.INLINE):
             self._launch(placement, following)
         self._open(Window.EMB_FWD, following)
-        self._bottom.fork()
-        with self._bottom.on():
+        self.lanes.bottom.fork()
+        with self.lanes.bottom.on():
             self.optimizer.begin()
             dense.forward_bottom(current.dense)
-        self._tables.fork()
-        with self._tables.on():
+        self.lanes.tables.fork()
+        with self.lanes.tables.on():
             pooled = self.lookup(current.inputs.kjt)
-        self._tables.join()
+        self.lanes.tables.join()
         self._open(Window.OUTPUT_DIST, following)
+        self._enter("output exchange")
         exchange.send_pooled(pooled.detach())
         self._open(Window.MLP_FWD, following)
-        self._bottom.join()
+        self._enter("forward")
+        self.lanes.bottom.join()
         embeddings = Embeddings(own=self._own(pooled.detach()), peer=exchange.peer, present_BS=current.present_BS)
         dense.forward_top(embeddings, current.targets, current.outcome)
         self._open(Window.MLP_BWD, following)
+        self._enter("backward")
         dense.backward_top()
-        self._tail.fork()
-        with self._tail.on():
+        self.lanes.tail.fork()
+        with self.lanes.tail.on():
             sum_losses(current.outcome, current.targets)
             if self.score is not None:
                 self.score(current)
             dense.top_weight_gradients()
         grads = exchange.pooled_grads
         dense.backward_interaction(embeddings, own=self._own(grads), peer=exchange.peer_grads)
-        self._bottom.fork()
-        with self._bottom.on():
+        self.lanes.bottom.fork()
+        with self.lanes.bottom.on():
             dense.backward_bottom()
         self._open(Window.GRAD_DIST, following)
+        self._enter("gradient exchange")
         self._ids_before(Window.GRAD_DIST, following)
         exchange.send_grads()
         if gate is not None:
             gate.gradients_ready()
         self._finish_dense()
         self._open(Window.EMB_BWD, following)
+        self._enter("table update")
         self._backward_tables(pooled, grads, gate)
-        self._tail.join()
+        self.lanes.tail.join()
         self._ids_after(Window.GRAD_DIST, following)
+        if self.progress is not None:
+            self.progress.finish()
 
     def _backward_tables(self, pooled: torch.Tensor, grads: torch.Tensor, gate: GradientGate | None) -> None:
         """TorchRec's fused update, on the lane of the lookup, where autograd runs it anyway."""
         if gate is None:
-            self._tables.fork()
-        with self._tables.on():
+            self.lanes.tables.fork()
+        with self.lanes.tables.on():
             if gate is not None:
                 gate.ids_known()
             pooled.backward(grads.view_as(pooled))  # type: ignore[no-untyped-call]  # torch leaves it untyped
             if gate is not None:
                 gate.backward_enqueued()
-        self._tables.join()
+        self.lanes.tables.join()
 
     @contextmanager
     def muted(self) -> Iterator[None]:
@@ -156,6 +167,10 @@ class TrainStep:
         if self._muted:
             following.targets.num_rows.zero_()
 
+    def _enter(self, phase: str) -> None:
+        if self.progress is not None:
+            self.progress.enter(phase)
+
     def _own(self, pooled: torch.Tensor) -> torch.Tensor:
         """The block [B, T * D] of this rank's own rows."""
         blocks = self.dense.blocks
@@ -167,14 +182,14 @@ class TrainStep:
         """Forks the window's kernels from here; ids leave as soon as they are ready and may be written."""
         placements = self.schedule.at(window)
         if placements:
-            self._prepare.fork()
-            with self._prepare.on():
+            self.lanes.prepare.fork()
+            with self.lanes.prepare.on():
                 for placement in placements:
                     self._launch(placement, following)
         if self.exchange.ids_in_graph and window is self._ids_window:
-            self._ids.fork()
-            with self._ids.on():
-                self._prepare.join()
+            self.lanes.ids.fork()
+            with self.lanes.ids.on():
+                self.lanes.prepare.join()
                 self.exchange.send_ids(following.ids_FB, following.index)
 
     @property
@@ -187,17 +202,17 @@ class TrainStep:
         if self._ids_window.rank >= window.rank:
             return
         if self.exchange.ids_in_graph:
-            self._ids.join()
+            self.lanes.ids.join()
         else:
-            self._prepare.join()
+            self.lanes.prepare.join()
             self.exchange.send_ids(following.ids_FB, following.index)
 
     def _ids_after(self, window: Window, following: Slot) -> None:
-        self._prepare.join()
+        self.lanes.prepare.join()
         if self._ids_window.rank < window.rank:
             return
         if self.exchange.ids_in_graph:
-            self._ids.join()
+            self.lanes.ids.join()
         else:
             self.exchange.send_ids(following.ids_FB, following.index)
         self.exchange.barrier()
@@ -205,9 +220,9 @@ class TrainStep:
     def _finish_dense(self) -> None:
         """All-reduce and update on the tail; NCCL's collectives keep one order, after the gradients' exchange."""
         if self.exchange.uses_nccl:
-            self._tail.fork()
-        with self._tail.on():
-            self._bottom.join()
+            self.lanes.tail.fork()
+        with self.lanes.tail.on():
+            self.lanes.bottom.join()
             self.dense.finish_gradients()
             self.exchange.reduce_grads()
             self.optimizer.update()
