@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import torch
 from rap_contract.ops.enumerate import Enumerate
 
-from rap_trainer.ops.segments import places
+from rap_trainer.ops.segments import from_starts
 from rap_trainer.ops.value import Context, Jagged, References
 
 
 def apply(op: Enumerate, value: Jagged, references: References, context: Context) -> Jagged:
     """Positions, int64; weights stay."""
     del op, references, context
-    return value.with_values(places(value.lengths_B, value.values_N.numel())[1])
+    starts_B = torch.zeros_like(value.lengths_B)
+    return value.with_values(from_starts(starts_B, value.lengths_B, value.values_N.numel()))

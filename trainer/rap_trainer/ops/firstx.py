@@ -5,7 +5,7 @@ from __future__ import annotations
 from rap_contract.ops.firstx import Firstx
 
 from rap_trainer.ops import segments
-from rap_trainer.ops.segments import offsets_of, places, size_of, take
+from rap_trainer.ops.segments import from_starts, offsets_of, size_of, take
 from rap_trainer.ops.value import Context, Jagged, References
 
 
@@ -17,5 +17,4 @@ def apply(op: Firstx, value: Jagged, references: References, context: Context) -
         return value
     lengths_B = value.lengths_B.clamp(max=op.n)
     size = size_of(lengths_B, min(num, op.n * lengths_B.numel()))
-    rows_M, positions_M = places(lengths_B, size)
-    return take(value, offsets_of(value.lengths_B)[rows_M] + positions_M, lengths_B)
+    return take(value, from_starts(offsets_of(value.lengths_B)[:-1], lengths_B, size), lengths_B)

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 
 from rap_trainer.ops import segments
-from rap_trainer.ops.segments import offsets_of, places, select, size_of, take
+from rap_trainer.ops.segments import from_starts, offsets_of, select, size_of, take
 from rap_trainer.ops.value import Jagged
 
 
@@ -47,6 +47,6 @@ def _check_parallel(value: Jagged, partner: Jagged) -> None:
 def drop_rows(value: Jagged, drop_B: torch.Tensor) -> Jagged:
     """The same rows, those of `drop_B` with empty lists."""
     lengths_B = value.lengths_B.masked_fill(drop_B, 0)
-    num = value.values_N.numel()
-    rows_M, positions_M = places(lengths_B, size_of(lengths_B, num))
-    return replace(take(value, offsets_of(value.lengths_B)[rows_M] + positions_M, lengths_B), nulls_N=None)
+    size = size_of(lengths_B, value.values_N.numel())
+    index_M = from_starts(offsets_of(value.lengths_B)[:-1], lengths_B, size)
+    return replace(take(value, index_M, lengths_B), nulls_N=None)

@@ -46,6 +46,16 @@ def places(lengths_B: torch.Tensor, size: int) -> tuple[torch.Tensor, torch.Tens
     return rows_M, positions_M
 
 
+def from_starts(starts_B: torch.Tensor, lengths_B: torch.Tensor, size: int) -> torch.Tensor:
+    """[size] int64: starts_B[row] + position of each of `size` elements; anything for padding."""
+    shifts_B = starts_B - offsets_of(lengths_B)[:-1]
+    if host_may_look(lengths_B):
+        shifts_M = torch.repeat_interleave(shifts_B, lengths_B, output_size=size) if size else shifts_B[:0]
+    else:
+        shifts_M = torch.nn.functional.pad(shifts_B, (0, 1))[rows_of(lengths_B, size)]
+    return shifts_M + torch.arange(size, device=lengths_B.device)
+
+
 def take(value: Jagged, index_M: torch.Tensor, lengths_B: torch.Tensor) -> Jagged:
     """Lists made of elements of `value`, weights with them. Padding may hold any index."""
     if not host_may_look(index_M):
