@@ -99,6 +99,8 @@ class Rap:
             model, subject.graph, world, batch_size=subject.batch_size, exchange=exchange, precision=precision
         )
         self._host, self._taken = subject.host, 0
+        self.host_s: list[tuple[float, float]] = []
+        """Seconds the host spent in `prepare` and in `train`, by step."""
         self._pending = self._take()
 
     def _take(self) -> CapturedState:
@@ -111,7 +113,7 @@ class Rap:
         upcoming = self._take()
         packed = time.perf_counter()
         state = self.runtime.train(self._pending)
-        self.host_s = (packed - began, time.perf_counter() - packed)
+        self.host_s.append((packed - began, time.perf_counter() - packed))
         self._pending = upcoming
         assert state.loss_sum is not None
         return state.loss_sum / state.raw.global_rows

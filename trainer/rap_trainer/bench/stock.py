@@ -31,7 +31,7 @@ class StockStep:
         self._model.zero_grad()
         logits_B = self._model.forward(batch.dense_BD, batch.sparse)
         total = F.binary_cross_entropy_with_logits(logits_B, batch.labels_B, reduction="sum")
-        (total * (self._world_size / batch.global_rows)).backward()
+        (total * (self._world_size / batch.global_rows)).backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         self._model.update()
         return total.detach() / batch.global_rows
 
@@ -117,7 +117,7 @@ class _Update(torch.optim.Optimizer):
     def zero_grad(self, set_to_none: bool = True) -> None:
         self._model.zero_grad()
 
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]  # no closures here
         self._model.update()
 
 

@@ -31,6 +31,8 @@ class Subject:
 
     plan: int
     batch_size: int
+    max_rows: int | None
+    """Cap of every table."""
     document: dict[str, Any]
     job: RAPJob
     graph: FeatureGraph
@@ -52,10 +54,7 @@ def make_subject(plan: int, batch_size: int, world: World, *, max_rows: int | No
     program = Program(graph)
     rows = batch_size * world.size
     host = tuple(
-        replace(
-            synthetic_batch(document, batch_size, seed=100 * (i + 1) + world.rank).map(lambda t: t.pin_memory()),
-            global_rows=rows,
-        )
+        replace(raw_batch(document, batch_size, world.rank, i).map(lambda t: t.pin_memory()), global_rows=rows)
         for i in range(NUM_BATCHES)
     )
     device = tuple(batch.map(lambda t: t.to(world.device)) for batch in host)
@@ -63,6 +62,7 @@ def make_subject(plan: int, batch_size: int, world: World, *, max_rows: int | No
     return Subject(
         plan=plan,
         batch_size=batch_size,
+        max_rows=max_rows,
         document=document,
         job=job,
         graph=graph,
@@ -71,6 +71,11 @@ def make_subject(plan: int, batch_size: int, world: World, *, max_rows: int | No
         device=device,
         ready=ready,
     )
+
+
+def raw_batch(document: dict[str, Any], batch_size: int, rank: int, number: int) -> RawBatch:
+    """One of a rank's raw batches, the same in every process."""
+    return synthetic_batch(document, batch_size, seed=100 * (number + 1) + rank)
 
 
 def make_model(subject: Subject, world: World) -> ShardedModel:

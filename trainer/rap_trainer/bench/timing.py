@@ -24,22 +24,19 @@ class Timing:
     low_ms: float
     high_ms: float
     host_ms: float
-    """Median time the host needs to enqueue a step."""
+    """Median time the host needs to enqueue a step, waiting for a full queue included."""
+    joules: float
+    """Of this rank's GPU, a step; 0 where NVML does not tell."""
     repeats: int
     steps: int
 
 
-def time_steps(
-    step: Callable[[], object], *, steps: int = 40, repeats: int = 5, warm_up: int = 8, flush_every: int = 0
-) -> Timing:
-    """Times `step`, all ranks starting each repeat together. Collective.
-
-    `flush_every`: the host waits for the GPU after so many steps of the host measurement, so that it never
-    measures a full queue.
-    """
+def time_steps(step: Callable[[], object], *, steps: int = 40, repeats: int = 5, warm_up: int = 8) -> Timing:
+    """Times `step`, all ranks starting each repeat together. Collective."""
     for _ in range(warm_up):
         step()
     totals, hosts = [], []
+    energy_before = _millijoules()
     for _ in range(repeats):
         torch.cuda.synchronize()
         dist.barrier()
@@ -51,14 +48,28 @@ def time_steps(
         torch.cuda.synchronize()
         totals.append((time.perf_counter() - began) / steps * 1e3)
         hosts.append((enqueued - began) / steps * 1e3)
+    joules = (_millijoules() - energy_before) / 1e3 / (repeats * steps)
     return Timing(
         ms=round(statistics.median(totals), 4),
         low_ms=round(min(totals), 4),
         high_ms=round(max(totals), 4),
         host_ms=round(statistics.median(hosts), 4),
+        joules=round(joules, 4),
         repeats=repeats,
         steps=steps,
     )
+
+
+def _millijoules() -> float:
+    """Energy this GPU has used since the driver was loaded."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        uuid = f"GPU-{torch.cuda.get_device_properties(torch.cuda.current_device()).uuid}"
+        return float(pynvml.nvmlDeviceGetTotalEnergyConsumption(pynvml.nvmlDeviceGetHandleByUUID(uuid)))
+    except Exception:  # a driver or container without NVML: the other figures stand
+        return 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +106,7 @@ def profile_steps(step: Callable[[], object], *, steps: int = 6) -> Busy:
         (
             Kernel(start_us=event.time_range.start, us=event.time_range.end - event.time_range.start, name=event.name)
             for event in profiler.events() or []
-            if event.device_type == torch.autograd.DeviceType.CUDA
+            if event.device_type == torch.autograd.DeviceType.CUDA  # type: ignore[attr-defined]  # where the profiler has it
         ),
         key=lambda kernel: kernel.start_us,
     )

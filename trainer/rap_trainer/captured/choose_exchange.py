@@ -70,7 +70,7 @@ def _milliseconds(exchange: Exchange, blocks: Blocks, world: World) -> float:
     times = []
     for _ in range(REPEATS):
         dist.barrier(world.data_group)
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]  # untyped
         begin.record()
         exchange.send_pooled(pooled)
         exchange.send_grads()
