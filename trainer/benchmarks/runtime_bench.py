@@ -92,6 +92,22 @@ CASES = {
 }
 
 
+@dataclass(frozen=True, kw_only=True)
+class Moment:
+    """A point in time, or a length of time, by two clocks."""
+
+    wall_s: float
+    cpu_s: float
+    """Of this process: what a machine busy with other work hardly changes."""
+
+    @classmethod
+    def now(cls) -> Moment:
+        return cls(wall_s=time.perf_counter(), cpu_s=time.process_time())
+
+    def __sub__(self, other: Moment) -> Moment:
+        return Moment(wall_s=self.wall_s - other.wall_s, cpu_s=self.cpu_s - other.cpu_s)
+
+
 class ReadySource:
     """A source whose rows are there at once and cost nothing."""
 
@@ -151,26 +167,26 @@ class Bench:
         program = Program(graph)
         self.ready = {id(raw): program.run(raw) for raw in self.raw}
 
-    def by_hand(self, steps: int) -> float:
-        """Seconds of the shortest loop over `steps` steps."""
+    def by_hand(self, steps: int) -> Moment:
+        """Time of the shortest loop over `steps` steps."""
         model, rows = self.model, self.case.batch
         batches = [self.ready[id(self.raw[i % NUM_BATCHES])] for i in range(steps)]
-        began = time.perf_counter()
+        began = Moment.now()
         for batch in batches:
             model.zero_grad()
             logits_B = model.forward(batch.dense_BD, batch.sparse)
             loss = F.binary_cross_entropy_with_logits(logits_B, batch.labels_B, reduction="sum") / rows
             loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
             model.update()
-        return time.perf_counter() - began
+        return Moment.now() - began
 
-    def by_loop(self, steps: int) -> float:
-        """Seconds of RAP's loop over `steps` steps, its last report included."""
+    def by_loop(self, steps: int) -> Moment:
+        """Time of RAP's loop over `steps` steps, its last report included."""
         with StopRequest() as stop:
             loop, _ = self._loop(ReadySource(self.raw, steps), stop, saving=Unsaved)
-            began = time.perf_counter()
+            began = Moment.now()
             loop.run()
-            return time.perf_counter() - began
+            return Moment.now() - began
 
     def with_checkpoints(self, seconds: float) -> dict[str, float]:
         """Trains for about `seconds` with checkpoints; stall and slowdown."""
@@ -248,11 +264,10 @@ def _overhead(bench: Bench, rounds: int) -> None:
     steps, rows = bench.case.steps, bench.case.steps * bench.case.batch
     bench.by_hand(steps)
     bench.by_loop(steps)
-    hand, loop = [], []
-    for _ in range(rounds):
-        hand.append(rows / bench.by_hand(steps))
-        loop.append(rows / bench.by_loop(steps))
-    for side, speeds in (("hand-written", hand), ("rap", loop)):
+    pairs = [(bench.by_hand(steps), bench.by_loop(steps)) for _ in range(rounds)]
+    hand = statistics.median(rows / mine.wall_s for mine, _ in pairs)
+    for side, times in (("hand-written", [a for a, _ in pairs]), ("rap", [b for _, b in pairs])):
+        speeds = [rows / spent.wall_s for spent in times]
         quarters = statistics.quantiles(speeds, n=4)
         emit(
             benchmark="runtime_overhead",
@@ -260,14 +275,17 @@ def _overhead(bench: Bench, rounds: int) -> None:
             side=side,
             rows_per_s=statistics.median(speeds),
             spread=(quarters[2] - quarters[0]) / statistics.median(speeds),
-            share_of_hand=statistics.median(speeds) / statistics.median(hand),
-            median_of_pairs=statistics.median(b / a for a, b in zip(hand, speeds, strict=True)),
+            share_of_hand=statistics.median(speeds) / hand,
+            share_of_hand_in_pairs=statistics.median(
+                a.wall_s / b.wall_s for (a, _), b in zip(pairs, times, strict=True)
+            ),
+            cpu_share_of_hand=sum(a.cpu_s for a, _ in pairs) / sum(spent.cpu_s for spent in times),
         )
 
 
 def _checkpoints(bench: Bench) -> None:
     steps = bench.case.steps
-    alone = statistics.median(steps * bench.case.batch / bench.by_loop(steps) for _ in range(5))
+    alone = statistics.median(steps * bench.case.batch / bench.by_loop(steps).wall_s for _ in range(5))
     measured = bench.with_checkpoints(3.3 * bench.case.interval_s)
     emit(
         benchmark="checkpoint_stall",

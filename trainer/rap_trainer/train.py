@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -30,22 +29,21 @@ from rap_trainer.checkpoint.fence import NOBODY, Claim, newest_claim, take
 from rap_trainer.checkpoint.layout import JobIdentity
 from rap_trainer.checkpoint.reader import Found, candidates, find
 from rap_trainer.checkpoint.writer import CheckpointWriter
-from rap_trainer.display import Display, Event, Outcome, Run
+from rap_trainer.display import Display, Run
 from rap_trainer.display.metric_store import MetricStore
 from rap_trainer.evaluation.evaluator import Evaluator
 from rap_trainer.model.build import build_model
-from rap_trainer.model.shard import ShardedModel, shard_model
+from rap_trainer.model.shard import shard_model
 from rap_trainer.model.tables import embedding_bag_collection
-from rap_trainer.program import Program
+from rap_trainer.step.choice import choose_runtime
 from rap_trainer.step.ledger import ENV_LEDGER, Ledger
 from rap_trainer.step.loop import Ending, Loop, Tools
 from rap_trainer.step.loss_watch import LossWatch
 from rap_trainer.step.meters import Meters
 from rap_trainer.step.reports import Reports
-from rap_trainer.step.runtime import EagerRuntime, Runtime
 from rap_trainer.step.saving import Saving
+from rap_trainer.step.shown import Shown
 from rap_trainer.step.signals import StopRequest
-from rap_trainer.step.stages import training_stages
 from rap_trainer.stream.files import FileSource
 from rap_trainer.stream.source import Source
 from rap_trainer.world import PeerLost, World, is_peer_loss, join_world, leave_world
@@ -98,7 +96,7 @@ def _attempt(job: RAPJob, world: World, stop: StopRequest, shown: Shown, store: 
     step, rows, positions = _resume(found, saving, spec, world)
     source = _open_source(spec, world, positions)
     try:
-        runtime, runtime_name = _runtime(spec, graph, model, evaluator, world)
+        runtime, runtime_name = choose_runtime(spec, graph, model, evaluator, world)
         watch, meters = LossWatch(world.device), Meters(store)
         tools = Tools(
             world=world,
@@ -123,44 +121,6 @@ def _attempt(job: RAPJob, world: World, stop: StopRequest, shown: Shown, store: 
     finally:
         with suppress(Exception):  # the run's own error matters more
             source.close()
-
-
-class Shown:
-    """The beginning and end of an attempt on its displays."""
-
-    def __init__(self, display: Display, *, began_s: float) -> None:
-        self.display = display
-        self._began_s = began_s
-        self._loop: Loop | None = None
-        self._from = 0, 0
-
-    def start(self, run: Run, loop: Loop, passed_over: Sequence[str]) -> None:
-        self._loop, self._from = loop, (loop.step, loop.rows)
-        self.display.start(run)
-        for reason in passed_over:
-            self._event("warning", f"checkpoint passed over: {reason}", run)
-        if run.resumed_step:
-            self._event("resume", f"from step {run.resumed_step}", run)
-
-    def _event(self, kind: str, text: str, run: Run) -> None:
-        self.display.event(Event(time_s=time.time(), kind=kind, text=text, step=run.resumed_step))
-
-    def finish(self, ending: Ending) -> None:
-        loop, (step, rows) = self._loop, self._from
-        if loop is None:
-            return  # nothing has begun; the log has the reason
-        self.display.finish(
-            Outcome(
-                time_s=time.time(),
-                exit_code=ending.code,
-                reason=ending.reason,
-                steps=loop.step - step,
-                rows=loop.rows - rows,
-                seconds=time.time() - self._began_s,
-                last=loop.last,
-                checkpoint_step=loop.saved_step,
-            )
-        )
 
 
 def _own_directory(root: Path, identity: JobIdentity, world: World) -> Claim:
@@ -207,40 +167,6 @@ def _open_source(spec: RAPJobSpec, world: World, positions: Positions) -> Source
         return FileSource(spec, rank=world.rank, world_size=world.size, start=positions, store=store)
     hint = "this version reads spec.source.files"
     raise InvalidDocument([Problem(path=("spec", "source", "kafka"), message="not supported yet", hint=hint)])
-
-
-def _runtime(
-    spec: RAPJobSpec, graph: FeatureGraph, model: ShardedModel, evaluator: Evaluator, world: World
-) -> tuple[Runtime, str]:
-    """The runtime and its name: captured where it is wanted and can be, eager otherwise, with the reason in the log."""
-    wanted, on_gpu = spec.trainer.runtime, world.device.type == "cuda"
-    if on_gpu:
-        torch.backends.cuda.matmul.allow_tf32 = spec.trainer.precision != "fp32"
-    if on_gpu and wanted != "eager":
-        from rap_trainer.captured.assemble import CannotCapture  # Triton, and only for GPUs
-        from rap_trainer.captured.runtime import CapturedRuntime
-
-        size, precision = spec.trainer.batch_size_per_gpu, spec.trainer.precision
-        try:
-            captured = CapturedRuntime(model, graph, world, batch_size=size, evaluator=evaluator, precision=precision)
-        except (CannotCapture, ValueError) as reason:  # ValueError: the fused kernels have no form of a feature
-            if wanted == "captured":
-                problem = Problem(
-                    path=("spec", "trainer", "runtime"), message=str(reason), hint="use `auto` or `eager`"
-                )
-                raise InvalidDocument([problem]) from reason
-            log.info("eager runtime: %s", reason)
-        else:
-            return captured, "captured"
-    stages = training_stages(
-        model,
-        Program(graph).run,
-        evaluator,
-        world_size=world.size,
-        device=world.device,
-        precision=spec.trainer.precision,
-    )
-    return EagerRuntime(stages, device=world.device), "eager"
 
 
 def _ledger(world: World, attempt: int, step: int, positions: Positions) -> Ledger | None:

@@ -275,12 +275,12 @@ class Loop:
 
     def _failed(self, code: int) -> Ending:
         """The reason of whichever rank failed with `code`."""
-        if self._error is not None and code == BROKEN:
-            raise self._error
         mine = self._failure.reason if self._failure is not None else None
         reasons: list[str | None] = [mine] * self._tools.world.size
         if self._tools.world.size > 1:
             dist.all_gather_object(reasons, mine, group=self._tools.world.control_group)
+        if self._error is not None and code == BROKEN:
+            raise self._error
         rank, reason = next((i, text) for i, text in enumerate(reasons) if text is not None)
         where = f"rank {rank}: " if self._tools.world.size > 1 else ""
         return Ending(code=code, reason=f"{where}{reason}")
