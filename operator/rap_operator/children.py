@@ -52,7 +52,7 @@ def spec_config(subject: Subject, revision: str, spec: RAPJobSpec) -> Support:
     }
     body = _object(CONFIG_MAPS, subject, naming.spec_name(subject.base, revision))
     body["metadata"]["labels"][naming.LABEL_REVISION] = revision
-    body["data"] = {JOB_KEY: json.dumps(document, indent=1)}
+    body["data"] = {JOB_KEY: json.dumps(document)}
     return CONFIG_MAPS, body
 
 

@@ -28,6 +28,8 @@ INTERVAL_S = 30.0
 # Rewriting the summary in status costs a request: two in a second for all jobs together.
 REPORTS_PER_S = 0.5
 MIN_REPORT_INTERVAL_S = 30.0
+# A scrape costs about 1.5 ms of CPU: with many jobs each is read less often, so that all take 1.5 % of a core.
+MAX_SCRAPES_PER_S = 10.0
 
 _LINE = re.compile(r"^(\w+)(?:\{([^}]*)\})?\s+(\S+)", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
@@ -70,11 +72,12 @@ class Scraper:
 
     def run(self, stopping: threading.Event, *, interval_s: float = INTERVAL_S) -> None:
         """Scrapes all targets again and again."""
-        while not stopping.wait(interval_s):
-            self.scrape_all()
+        pause_s = interval_s
+        while not stopping.wait(pause_s):
+            pause_s = max(interval_s, self.scrape_all() / MAX_SCRAPES_PER_S)
 
-    def scrape_all(self) -> None:
-        """One round; forgets the jobs that no longer run."""
+    def scrape_all(self) -> int:
+        """One round over all targets, whose number it gives; forgets the jobs that no longer run."""
         targets = list(self._targets())
         for _ in self._pool.map(self._scrape, targets):
             pass
@@ -83,14 +86,15 @@ class Scraper:
             for uid in self._known.keys() - uids:
                 del self._known[uid]
                 self._reported_s.pop(uid, None)
+        return len(targets)
 
     def telemetry_of(self, subject: Subject) -> Telemetry | None:
-        """The latest telemetry of a job, with leave to report it in status if its turn has come."""
+        """The latest telemetry of a job, once with leave to report it in status when its turn has come."""
         with self._lock:
             telemetry = self._known.get(subject.uid)
-            if telemetry is None or not self._take_turn(subject.uid):
-                return telemetry
-            return replace(telemetry, may_report=True)
+            if telemetry is not None and telemetry.may_report:
+                self._known[subject.uid] = replace(telemetry, may_report=False)
+            return telemetry
 
     def _take_turn(self, uid: str) -> bool:
         now_s = self._clock()
@@ -119,11 +123,11 @@ class Scraper:
             after = before if values is None else telemetry(values, before, target, now_s)
             if after is None:
                 return
-            self._known[target.uid] = after
+            may_report = values is not None and self._take_turn(target.uid)
+            self._known[target.uid] = replace(after, may_report=may_report or after.may_report)
         self.count("done" if values is not None else "stale")
         # A pass is due for a summary, and when the step stands still: the decision knows for how long it may.
-        is_still = now_s - after.progress_at_s > INTERVAL_S
-        if is_still or now_s - self._reported_s.get(target.uid, -math.inf) >= MIN_REPORT_INTERVAL_S:
+        if may_report or now_s - after.progress_at_s > INTERVAL_S:
             self._on_news(target.key)
 
 
@@ -149,6 +153,7 @@ def telemetry(values: Values, before: Telemetry | None, target: Target, now_s: f
         freshness_s=values.median(metrics.FRESHNESS_SECONDS.name),
         lag_records=values.total(metrics.PENDING_RECORDS.name),
         plan_hash=values.label(metrics.PLAN_INFO.name, "plan"),
+        may_report=before is not None and before.may_report,
     )
 
 

@@ -17,7 +17,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -35,10 +35,10 @@ ROOT = Path(__file__).resolve().parents[2]
 class Bench:
     """A cluster, an operator process, and what is measured of them."""
 
-    def __init__(self, folder: Path, *, jobs: int, pods: int, operator: Sequence[str]) -> None:
+    def __init__(self, folder: Path, *, jobs: int, pods: int, is_kopf: bool = False) -> None:
         kubernetes_cluster.NODE_GRACE_S = 86_400  # the fake nodes do not report
         self.num_jobs, self.num_pods = jobs, pods
-        self.folder, self._command = folder, operator
+        self.folder, self.is_kopf = folder, is_kopf
         self.cluster = kubernetes_cluster.KubernetesCluster(folder)
         self.cluster.start()
         install_crd(self.cluster)
@@ -53,17 +53,20 @@ class Bench:
 
     def _start_operator(self) -> None:
         log = self.folder / "operator.log"
-        environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'operator'}"}
+        paths = [str(ROOT / "operator"), os.environ.get("PYTHONPATH", "")]
+        environment = {**os.environ, "PYTHONPATH": ":".join(paths), "KUBECONFIG": str(self.cluster.kubeconfig)}
         with log.open("a") as output:
-            self.process = subprocess.Popen(
-                [*self._command, "--kubeconfig", str(self.cluster.kubeconfig), "--namespaces", self.namespace],
-                stderr=output,
-                stdout=output,
-                env=environment,
-            )
+            self.process = subprocess.Popen(self._command(), stderr=output, stdout=output, env=environment)
         self.operator = psutil.Process(self.process.pid)
-        self.port = port_of(log)
+        self.port = 0 if self.is_kopf else port_of(log)
         threading.Thread(target=self._watch_memory, daemon=True).start()
+
+    def _command(self) -> list[str]:
+        if self.is_kopf:
+            program = str(ROOT / "tests" / "benchmarks" / "kopf_comparison.py")
+            return [sys.executable, "-m", "kopf", "run", "--namespace", self.namespace, program]
+        options = ("--no-lease", "--metrics-port", "0", "--namespaces", self.namespace)
+        return [sys.executable, "-m", "rap_operator", *options, "--kubeconfig", str(self.cluster.kubeconfig)]
 
     def _watch_memory(self) -> None:
         while self.process.poll() is None:
@@ -101,12 +104,12 @@ class Bench:
         return time.monotonic() - begun_s
 
     def requests(self) -> int:
-        page = read_page(self.port, "/metrics")
+        page = read_page(self.port, "/metrics") if self.port else ""
         pattern = r'^rap_operator_api_requests_total\{code="(\d+)",verb="(\w+)"\} ([\d.e+]+)$'
         return int(sum(float(n) for _, verb, n in re.findall(pattern, page, re.MULTILINE) if verb != "watch"))
 
     def p99_s(self) -> float:
-        page = read_page(self.port, "/metrics")
+        page = read_page(self.port, "/metrics") if self.port else ""
         pattern = r'^rap_operator_reconcile_seconds_bucket\{le="([^"]+)"\} ([\d.e+]+)$'
         buckets = [(float(le), float(n)) for le, n in re.findall(pattern, page, re.MULTILINE)]
         return next((le for le, n in buckets if buckets[-1][1] and n >= 0.99 * buckets[-1][1]), float("nan"))
@@ -118,6 +121,7 @@ class Bench:
     def say(self, what: str, **figures: float) -> None:
         line = {
             "what": what,
+            "operator": "kopf" if self.is_kopf else "rap",
             "jobs": self.num_jobs,
             "pods": self.num_jobs * self.num_pods,
             **{key: round(value, 3) for key, value in figures.items()},
@@ -208,15 +212,16 @@ def main() -> None:
     options.add_argument("--jobs", type=int, default=1000)
     options.add_argument("--pods", type=int, default=8)
     options.add_argument("--idle-seconds", type=float, default=60)
+    options.add_argument("--kopf", action="store_true", help="the comparison program; needs kopf on PYTHONPATH")
     given = options.parse_args()
-    command = [sys.executable, "-m", "rap_operator", "--no-lease", "--metrics-port", "0", "--log-level", "info"]
     with tempfile.TemporaryDirectory() as folder:
-        bench = Bench(Path(folder), jobs=given.jobs, pods=given.pods, operator=command)
+        bench = Bench(Path(folder), jobs=given.jobs, pods=given.pods, is_kopf=given.kopf)
         try:
             bench.create()
             bench.idle(given.idle_seconds)
-            bench.restart()
-            bench.replace_operator()
+            if not given.kopf:  # which has neither
+                bench.restart()
+                bench.replace_operator()
             bench.delete()
             print(json.dumps({"what": "peak memory", "mib": round(bench.peak_rss_bytes / 2**20, 1)}), flush=True)
         finally:

@@ -49,10 +49,10 @@ def job(shared: Path) -> dict[str, Any]:
 
 
 def test_a_job_trains_on_two_nodes_loses_a_pod_and_ends_with_every_row_counted_once(
-    on_server: OnServer, node_agent: NodeAgent, shared: Path
+    on_server: OnServer, node_agent: NodeAgent, shared: Path, tmp_path: Path
 ) -> None:
     assert rap(["produce", "--out", str(shared / "events"), "--rows", str(ROWS)]) == 0
-    on_server.operate()
+    on_server.operator_process("--no-lease", "--scrape-interval-seconds", "1", log=tmp_path / "operator.log")
     on_server.create(job(shared))
     on_server.wait_phase("Running", limit_s=240)
 
@@ -63,5 +63,9 @@ def test_a_job_trains_on_two_nodes_loses_a_pod_and_ends_with_every_row_counted_o
     victim = on_server.pods()[1]["metadata"]["name"]
     node_agent.kill(on_server.namespace, victim)
     status = on_server.wait_phase("Completed", limit_s=400)
+    assert status["metrics"]["samplesPerSecond"] > 0
+    assert status["metrics"]["step"] > 0
+    row = on_server.cluster.kubectl("get", "rj", "-n", on_server.namespace)
+    assert "Completed" in row
     assert status["attempt"]["number"] == 2, json.dumps(status["attempt"])
     assert status["restarts"]["byReason"] == {"Killed": 1, "Completed": 1}
