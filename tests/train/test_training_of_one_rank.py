@@ -19,6 +19,7 @@ from rap_trainer.step.ledger import ENV_LEDGER, gaps, replay
 from rap_trainer.step.loop import Ending
 from rap_trainer.stream.discovery import FINISHED
 from rap_trainer.stream.files import FileSource
+from rap_trainer.stream.source import Lag
 from rap_trainer.train import train
 from train.recorder import Recorder
 from train.saved_state import assert_equal, newest, steps, tensors
@@ -224,7 +225,12 @@ def test_a_monitored_source_hears_of_every_complete_checkpoint(
     tmp_path: Path, events: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     heard: list[Positions] = []
-    monkeypatch.setattr(FileSource, "saved", lambda _, positions: heard.append(positions), raising=False)
+
+    class Monitored(FileSource):
+        def saved(self, positions: Positions) -> None:
+            heard.append(positions)
+
+    monkeypatch.setattr("rap_trainer.train.FileSource", Monitored)
     run(tmp_path, events)
     assert [position.offset for position in heard[-1].values()] == [FINISHED, FINISHED]
 
@@ -233,3 +239,18 @@ def test_a_monitored_source_hears_of_every_complete_checkpoint(
 def test_a_job_that_wants_gpus_where_there_are_none_is_refused(tmp_path: Path, events: Path) -> None:
     with pytest.raises(InvalidDocument, match="has no GPU: 0 found"):
         run(tmp_path, events, trainer__gpusPerNode=1)
+
+
+def test_a_source_that_knows_its_lag_has_it_shown(
+    tmp_path: Path, events: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run(tmp_path / "without", events)[1].outcomes[0].last.lag_records is None  # type: ignore[union-attr]  # it trained
+
+    class Lagging(FileSource):
+        def lag(self) -> Lag:
+            return Lag(records=3, seconds=1.5)
+
+    monkeypatch.setattr("rap_trainer.train.FileSource", Lagging)
+    last = run(tmp_path / "with", events)[1].outcomes[0].last
+    assert last is not None
+    assert (last.lag_records, last.lag_s) == (3, 1.5)

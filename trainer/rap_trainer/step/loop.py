@@ -203,8 +203,6 @@ class Loop:
                 rows=self.rows,
                 attempt=tools.attempt,
                 starved_s=self._starved_s,
-                lag_records=None,
-                lag_s=None,
                 checkpoint_age_s=age_s,
                 checkpoint_step=tools.saving.saved_step,
             ),

@@ -17,7 +17,7 @@ from rap_trainer.evaluation.guard import Divergence, check
 from rap_trainer.step.loss_watch import LossWatch
 from rap_trainer.step.meters import Meters
 from rap_trainer.step.timing import PartTimer
-from rap_trainer.stream.source import Source
+from rap_trainer.stream.source import Lag, Lagging, Source
 from rap_trainer.world import World
 
 STEPS_AT_ONCE = 32
@@ -34,8 +34,6 @@ class Standing:
     attempt: int
     starved_s: float
     """Of this attempt."""
-    lag_records: int | None
-    lag_s: float | None
     checkpoint_age_s: float | None
     checkpoint_step: int | None
 
@@ -83,6 +81,7 @@ class Reports:
     def take(self, standing: Standing, source: Source) -> tuple[Progress, Divergence | None]:
         """Collective, after the same step on every rank; the same result everywhere but for this rank's parts."""
         now_s = time.perf_counter()
+        lag = self._lag(source)
         evaluation = self._evaluator.summary(self.all_reduce)
         self._count_events()
         fresh = self._freshness.take(self.all_reduce)
@@ -113,8 +112,8 @@ class Reports:
             life_calibration=life.calibration,
             freshness_p50_s=fresh.p50_s,
             freshness_p99_s=fresh.p99_s,
-            lag_records=standing.lag_records,
-            lag_s=standing.lag_s,
+            lag_records=None if lag is None else lag.records,
+            lag_s=None if lag is None else lag.seconds,
             checkpoint_age_s=standing.checkpoint_age_s,
             checkpoint_step=standing.checkpoint_step,
             bad_rows=self._meters.bad_rows,
@@ -123,6 +122,17 @@ class Reports:
             world=self._world.size,
         )
         return progress, check(evaluation, self._spec)
+
+    def _lag(self, source: Source) -> Lag | None:
+        """Of all ranks: the sum of the records, the longest of the times. Collective if the source knows it."""
+        if not isinstance(source, Lagging):
+            return None
+        mine = source.lag()
+        lags: list[Lag] = [mine] * self._world.size
+        if self._world.size > 1:
+            dist.all_gather_object(lags, mine, group=self._world.control_group)
+        known = [lag.seconds for lag in lags if lag.seconds is not None]
+        return Lag(records=sum(lag.records for lag in lags), seconds=max(known, default=None))
 
     def all_reduce(self, tensor: torch.Tensor) -> None:
         """Sums a tensor over the ranks, in place."""

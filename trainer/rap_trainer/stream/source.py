@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from rap_trainer.batch import Positions, RawBatch
+if TYPE_CHECKING:  # reader processes come here too, and do without torch
+    from rap_trainer.batch import Positions, RawBatch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +48,24 @@ class Monitored(Protocol):
 
     def saved(self, positions: Positions) -> None:
         """A checkpoint with this rank's `positions` is complete. Called from the training thread; must not block."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lag:
+    """What waits in the stream for this rank."""
+
+    records: int
+    """Produced and not yet taken."""
+    seconds: float | None = None
+    """Age of the oldest of them; None if it is not known."""
+
+
+@runtime_checkable
+class Lagging(Protocol):
+    """A source that knows how far it is behind."""
+
+    def lag(self) -> Lag:
+        """Now; never blocks."""
 
 
 class SourceError(RuntimeError):
