@@ -6,7 +6,11 @@ that are not its own, and everything else in the cluster, are left alone.
 
 from __future__ import annotations
 
+import logging
+import os
+import shutil
 import signal
+import subprocess
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -25,6 +29,10 @@ from node_agent.watched import WatchedObjects
 from servers.kube_api import KubeApi, KubeError, Object
 from servers.waiting import wait_until
 
+log = logging.getLogger(__name__)
+
+MEMORY_PREFIX = "/dev/shm/pods-"  # followed by the agent's process id
+
 
 class NodeAgent:
     """Some nodes of one cluster. `start` and `stop` it; the other methods are faults to inject."""
@@ -41,6 +49,8 @@ class NodeAgent:
         self.node_names = [node.name for node in nodes]
         self._api = api
         self._folder = folder
+        self._memory_folder = Path(f"{MEMORY_PREFIX}{os.getpid()}")
+        self._is_stopped = False
         self._images = images if images is not None else {"*": this_python()}
         self._network = PodNetwork([int(api.server.rpartition(":")[2]), *host_ports])
         self._runners: dict[str, PodRunner] = {}
@@ -57,6 +67,9 @@ class NodeAgent:
 
     def start(self) -> None:
         """Register the nodes, begin to run what is bound to them, wait until the scheduler may use them."""
+        for stale in Path("/").glob(f"{MEMORY_PREFIX[1:]}*"):  # what killed agents have left behind
+            if not Path(f"/proc/{stale.name.rpartition('-')[2]}").exists():
+                shutil.rmtree(stale, ignore_errors=True)
         self._network.start()
         self._logs.start()
         self._heartbeats.start()
@@ -69,10 +82,14 @@ class NodeAgent:
         """Kill all pods and take the nodes out of the API; pods that are left become orphans there."""
         for watched in [*self._config.values(), self._services, self._pods]:
             watched.stop()
+        with self._lock:
+            self._is_stopped = True
         self._end_runners(self.node_names)
         self._heartbeats.stop()
         self._logs.stop()
         self._network.stop()
+        with suppress(OSError):
+            self._memory_folder.rmdir()  # unless another agent of this process still uses it
 
     # What a person could look at.
 
@@ -179,14 +196,18 @@ class NodeAgent:
                 runner.abandon()
             elif runner:
                 runner.update(pod)
-            elif not is_gone:
+            elif not is_gone and not self._is_stopped:
                 self._take_on(pod)
 
     def _take_on(self, pod: Object) -> None:
         status = pod.get("status", {})
         if status.get("phase") in ("Succeeded", "Failed") and "deletionTimestamp" not in pod["metadata"]:
             return
-        context = self._context(pod)
+        try:
+            context = self._context(pod)
+        except (OSError, subprocess.CalledProcessError):
+            log.exception("pod %s: no network", _name(pod))  # its next change tries again
+            return
         runner = PodRunner(pod, context, self._on_over, ran_before="startTime" in status)
         self._runners[runner.uid] = runner
         runner.start()
@@ -198,6 +219,7 @@ class NodeAgent:
         return PodContext(
             api=self._api,
             folder=self._folder / "pods" / f"{namespace}_{metadata['name']}_{metadata['uid']}",
+            memory_folder=self._memory_folder,
             images=self._images,
             lookup=lambda kind, name: self._config[kind].find(namespace, name),
             hosts_file=lambda own: hosts_file(own, place.address, services=self._services.all(), pods=self._pods.all()),

@@ -23,6 +23,7 @@ class PodContext:
 
     api: KubeApi
     folder: Path
+    memory_folder: Path
     images: Mapping[str, Image]
     lookup: Lookup
     hosts_file: Callable[[Object], str]

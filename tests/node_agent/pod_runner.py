@@ -55,7 +55,11 @@ class PodRunner:
         self._volumes = PodVolumes(
             pod,
             VolumeSource(
-                folder=context.folder, lookup=context.lookup, token=tokens.token, claim_path=context.claim_path
+                folder=context.folder,
+                memory_folder=context.memory_folder,
+                lookup=context.lookup,
+                token=tokens.token,
+                claim_path=context.claim_path,
             ),
         )
         self._facts = PodFacts(pod_ip=context.place.address, host_ip=context.node_ip, started_at=_now())

@@ -25,6 +25,7 @@ class VolumeSource:
     """Where volumes get their content: the objects of the pod's namespace and its own folder."""
 
     folder: Path
+    memory_folder: Path  # of emptyDir volumes of medium Memory
     lookup: Lookup
     token: Callable[[Object], str]  # of a serviceAccountToken projection
     claim_path: Callable[[str], Path]  # folder behind a persistentVolumeClaim
@@ -85,7 +86,7 @@ class PodVolumes:
         if "persistentVolumeClaim" in volume:
             return self._source.claim_path(volume["persistentVolumeClaim"]["claimName"])
         if _is_in_memory(volume):
-            return Path("/dev/shm") / f"pod-{self._uid}-{volume['name']}"
+            return self._source.memory_folder / f"{self._uid}-{volume['name']}"
         return self._source.folder / "volumes" / str(volume["name"])
 
     def _content(self, kind: str, source: Object, pod: Object) -> dict[str, bytes]:
