@@ -24,7 +24,6 @@ from rap_trainer.stream.files import FileSource
 from rap_trainer.stream.parquet_file import MAX_PIECE_ROWS
 
 COLUMNS = ["label", *(f"int_{i}" for i in range(13)), *(f"cat_{i}" for i in range(26))]
-BATCH_ROWS = 4096
 
 
 def main() -> None:
@@ -38,7 +37,7 @@ def main() -> None:
             path = Path(folder) / name
             directory = Directory(path=path, rows_per_file=options.rows // 4)
             write_directory(produce, directory)
-            _compare(name, path, _job(path, integer), options.repeats)
+            _compare(name, path, integer, options.repeats)
 
 
 def _cases(rows: int) -> list[tuple[str, Produce, str]]:
@@ -49,7 +48,7 @@ def _cases(rows: int) -> list[tuple[str, Produce, str]]:
     ]
 
 
-def _job(path: Path, integer: str) -> RAPJobSpec:
+def _job(path: Path, integer: str, batch_rows: int = 4096) -> RAPJobSpec:
     return RAPJobSpec.model_validate(
         {
             "source": {"files": {"path": str(path)}},
@@ -57,17 +56,18 @@ def _job(path: Path, integer: str) -> RAPJobSpec:
             "label": "label",
             "features": [{"columns": ["int_{0..12}"], "ops": [{"fillNull": {"value": 0}}]}],
             "model": {"dlrm": {"bottom": [8], "top": [1]}},
-            "trainer": {"batchSizePerGpu": BATCH_ROWS},
+            "trainer": {"batchSizePerGpu": batch_rows},
             "checkpoint": {"path": str(path / "unused")},
         }
     )
 
 
-def _compare(name: str, path: Path, job: RAPJobSpec, repeats: int) -> None:
+def _compare(name: str, path: Path, integer: str, repeats: int) -> None:
     sides: dict[str, Callable[[], int]] = {
         "pyarrow iter_batches": lambda: _iter_batches(path),
         "pyarrow read_table": lambda: _read_table(path),
-        "rap FileSource": lambda: _source(job),
+        "rap FileSource, batch 4096": lambda: _source(_job(path, integer)),
+        "rap FileSource, batch 16384": lambda: _source(_job(path, integer, 16_384)),
     }
     seconds: dict[str, list[float]] = {side: [] for side in sides}
     cpu_seconds: dict[str, list[float]] = {side: [] for side in sides}

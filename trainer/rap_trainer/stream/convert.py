@@ -65,6 +65,13 @@ def is_text(arrow: pa.DataType) -> bool:
     )
 
 
+def is_plain(arrow: pa.DataType) -> bool:
+    """Whether `plain_array` gives arrays of this type back as they are."""
+    if not _is_list(arrow):
+        return bool(_plain(arrow).equals(arrow))
+    return bool(pa.types.is_list(arrow) and _plain(arrow.value_type).equals(arrow.value_type))
+
+
 def plain_array(array: pa.Array) -> pa.Array:
     """The array without dictionary, run-end encoding or special list layout."""
     if pa.types.is_dictionary(array.type):
@@ -80,11 +87,10 @@ def plain_array(array: pa.Array) -> pa.Array:
 
 
 def convert(array: pa.Array, declared: ValueType) -> ColumnRows:
-    """The array as a column of the declared type; zero-copy where type and nulls allow it.
+    """The plain array as a column of the declared type; zero-copy where type and nulls allow it.
 
     The types must have passed `refusal`. A null list becomes a list with one null element.
     """
-    array = plain_array(array)
     if not pa.types.is_list(array.type):
         values, nulls = _values(array, declared.dtype)
         return ColumnRows(values=values, nulls=nulls, is_list=declared.is_list)
@@ -124,15 +130,14 @@ def null_mask(array: pa.Array) -> Bools | None:
     return bits.view(np.bool_)
 
 
-def _values(array: pa.Array, dtype: Dtype) -> tuple[torch.Tensor, torch.Tensor | None]:
+def _values(array: pa.Array, dtype: Dtype) -> tuple[npt.NDArray[Any], Bools | None]:
     target = _NUMPY[dtype]
     if pa.types.is_null(array.type):
-        return torch.from_numpy(np.zeros(len(array), target)), torch.ones(len(array), dtype=torch.bool)
+        return np.zeros(len(array), target), np.ones(len(array), np.bool_)
     nulls = null_mask(array)
     raw = raw_values(array)
     if nulls is None and raw.dtype == target and not pa.types.is_boolean(array.type):
-        owner = pa.Array.from_buffers(array.type, len(array), [None, array.buffers()[1]], 0, array.offset)
-        return torch.from_dlpack(owner), None  # type: ignore[attr-defined]  # untyped in torch
+        return _shared(array), None
     if nulls is not None:
         raw = _zeroed(raw, nulls)  # what Arrow leaves under a null may differ from read to read
     values = raw
@@ -140,7 +145,14 @@ def _values(array: pa.Array, dtype: Dtype) -> tuple[torch.Tensor, torch.Tensor |
         values = _empty(len(raw), target)
         with np.errstate(over="ignore"):  # infinities stay; finite numbers too large are bad rows before this
             np.copyto(values, raw, casting="unsafe")
-    return torch.from_numpy(values), None if nulls is None else torch.from_numpy(nulls)
+    return values, nulls
+
+
+def _shared(array: pa.Array) -> npt.NDArray[Any]:
+    """The array's own memory. By way of a tensor: numpy would mark it read-only, of which torch warns later."""
+    owner = pa.Array.from_buffers(array.type, len(array), [None, array.buffers()[1]], 0, array.offset)
+    shared: npt.NDArray[Any] = torch.from_dlpack(owner).numpy()  # type: ignore[attr-defined]  # untyped in torch
+    return shared
 
 
 def _zeroed(values: npt.NDArray[Any], where: Bools) -> npt.NDArray[Any]:
@@ -165,8 +177,8 @@ def _with_null_lists(column: ColumnRows, null_rows: Bools) -> ColumnRows:
     """The column with each null row holding one null element, whatever Arrow's offsets say of it."""
     assert column.offsets_R1 is not None
     lengths = np.diff(column.offsets_R1)
-    old = column.values.numpy()
-    old_nulls = np.zeros(len(old), np.bool_) if column.nulls is None else column.nulls.numpy()
+    old = column.values
+    old_nulls = np.zeros(len(old), np.bool_) if column.nulls is None else column.nulls
     if lengths[null_rows].any():  # a null row may hide values
         visible = np.repeat(~null_rows, lengths)
         old, old_nulls = old[visible], old_nulls[visible]
@@ -178,7 +190,7 @@ def _with_null_lists(column: ColumnRows, null_rows: Bools) -> ColumnRows:
     values = np.zeros(len(nulls), old.dtype)
     values[kept] = old
     nulls[kept] = old_nulls
-    return ColumnRows(values=torch.from_numpy(values), nulls=torch.from_numpy(nulls), offsets_R1=offsets, is_list=True)
+    return ColumnRows(values=values, nulls=nulls, offsets_R1=offsets, is_list=True)
 
 
 def _from_views(array: pa.Array) -> pa.ListArray:

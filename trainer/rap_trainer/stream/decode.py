@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import torch
 from rap_contract.job import RAPJobSpec
@@ -28,6 +29,7 @@ from rap_trainer.stream.rows import Int64s, Rows
 from rap_trainer.stream.source import SchemaMismatch
 
 UNITS_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+Floats = npt.NDArray[np.float64]
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
@@ -81,6 +83,7 @@ class Decoder:
         problems = [*_column_problems(declared, schema), *_event_time_problems(declared, schema)]
         if problems:
             raise SchemaMismatch(f"{place} does not fit the job:\n" + "\n".join(f"  {text}" for text in problems))
+        self._encoded = [n for n in declared.columns if not convert.is_plain(schema.field(n).type)]
         self._checked = [n for n in declared.columns if _needs_check(declared, n, schema.field(n).type)]
 
     def decode(self, batch: pa.RecordBatch, *, row_ids: Int64s, event_time_s: float) -> Decoded:
@@ -88,7 +91,8 @@ class Decoder:
 
         `event_time_s` stands in where the job names no event-time column.
         """
-        columns = {name: convert.plain_array(batch.column(name)) for name in self._declared.columns}
+        columns = {name: batch.column(name) for name in self._declared.columns}
+        columns |= {name: convert.plain_array(columns[name]) for name in self._encoded}
         time_column = self._declared.event_time.column
         times = None if time_column is None else convert.plain_array(batch.column(time_column))
         bad, columns = self._check(batch, columns)
@@ -102,7 +106,7 @@ class Decoder:
             row_ids = row_ids[keep]
         rows = Rows(
             columns={name: convert.convert(array, self._declared.columns[name]) for name, array in columns.items()},
-            row_ids_R=torch.from_numpy(row_ids),
+            row_ids_R=row_ids,
             event_times_s_R=_event_times_s(times, self._declared.event_time, event_time_s, len(row_ids)),
         )
         return Decoded(rows=rows, kept_rows=kept, bad=bad)
@@ -220,17 +224,18 @@ def _event_time_problems(declared: Declared, schema: pa.Schema) -> Sequence[str]
     return ()
 
 
-def _event_times_s(times: pa.Array | None, event_time: EventTime, fallback_s: float, num_rows: int) -> torch.Tensor:
+def _event_times_s(times: pa.Array | None, event_time: EventTime, fallback_s: float, num_rows: int) -> Floats:
     if times is None:
-        return torch.tensor(fallback_s, dtype=torch.float64).expand(num_rows)
+        shared: Floats = torch.tensor(fallback_s, dtype=torch.float64).expand(num_rows).numpy()
+        return shared
     if pa.types.is_null(times.type):
-        return torch.full((num_rows,), float("nan"), dtype=torch.float64)
+        return np.full(num_rows, np.nan)
     unit = event_time.unit
     if pa.types.is_timestamp(times.type):
         unit = times.type.unit
         times = times.view(pa.int64())
-    seconds = convert.raw_values(times) / np.float64(UNITS_PER_SECOND[unit])
+    seconds: Floats = convert.raw_values(times) / np.float64(UNITS_PER_SECOND[unit])
     nulls = convert.null_mask(times)
     if nulls is not None:
         seconds[nulls] = np.nan
-    return torch.from_numpy(seconds)
+    return seconds
