@@ -31,6 +31,10 @@ from rap_operator.views import PodView
 # A checkpoint is fresh for three intervals: one being written, one missed.
 FRESH_INTERVALS = 3
 FRESH_SLACK_S = 60.0
+# Pods come up one by one; that is written down in quarters, and not at all in the first half minute.
+QUIET_START_S = 30.0
+CALM = (ConditionType.SCHEDULED, ConditionType.RUNNING)
+"""Conditions whose message stays while their reason does: the scheduler's words change by the second."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,8 @@ class Said:
 def set_condition(status: Status, kind: ConditionType, said: Said, *, generation: int, now_s: float) -> Status:
     """The status with one condition; its transition time changes only when its status does."""
     before = status.condition(kind)
+    if before and kind in CALM and (before.status, before.reason) == (said.status, said.reason):
+        said = Said(said.status, said.reason, before.message)
     since = before.last_transition_time if before and before.status == said.status else _whole_second(now_s)
     condition = Condition(
         type=kind,
@@ -88,16 +94,26 @@ def summarised(status: Status, sight: Sight, acceptance: Acceptance) -> Status:
         status = set_condition(status, kind, what, generation=sight.generation, now_s=sight.now_s)
     if is_terminal(status) and status.completion_time is None:
         status = status.model_copy(update={"completion_time": time_text(sight.now_s)})
-    wanted = attempt.nodes if attempt and is_live(status) else 0
-    return status.model_copy(
-        update={
-            "observed_generation": sight.generation,
-            "phase": phase_of(status, sight),
-            "ready": f"{running}/{wanted}",
-            "nodes": len(pods),
-            "selector": pod_selector(sight.observed.subject.uid),
-        }
-    )
+    update: dict[str, object] = {
+        "observed_generation": sight.generation,
+        "phase": phase_of(status, sight),
+        "selector": pod_selector(sight.observed.subject.uid),
+    }
+    if not _is_detail(status, running, sight.now_s):
+        wanted = attempt.nodes if attempt and is_live(status) else 0
+        update |= {"ready": f"{running}/{wanted}", "nodes": len(pods)}
+    return status.model_copy(update=update)
+
+
+def _is_detail(status: Status, running: int, now_s: float) -> bool:
+    """Whether the number of running pods is a step on the way up that nobody waits for."""
+    attempt = status.attempt
+    if attempt is None or not is_live(status) or attempt.running_at is not None or running in (0, attempt.nodes):
+        return False
+    before, _, wanted = status.ready.partition("/")
+    if wanted != str(attempt.nodes) or now_s - time_s(attempt.recorded_at) < QUIET_START_S:
+        return True
+    return abs(running - int(before or 0)) * 4 < attempt.nodes
 
 
 def phase_of(status: Status, sight: Sight) -> Phase:

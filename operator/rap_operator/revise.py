@@ -97,7 +97,8 @@ def _enforced(step: Step, sight: Sight) -> Step:
     )
     status = step.status.model_copy(update={"revision": revision})
     why = f"generation {sight.generation} is in force (revision {judged.revision[:8]})"
-    step = step.with_notice(Notice(reason="SpecChanged" if before.enforced else "Accepted", message=why))
+    if before.enforced:
+        step = step.with_notice(Notice(reason="SpecChanged", message=why))
     # The spec is stored before the status relies on it.
     return step.with_status(status).with_action(keep_support(status, sight, nodes=judged.spec.trainer.nodes, why=why))
 

@@ -99,7 +99,6 @@ def test_the_story_is_told_by_events_in_order(world: World) -> None:
     end_all(world, 1)
     world.pass_time(11)
     assert world.event_reasons() == [
-        "Accepted",
         "AttemptRecorded",
         "Running",
         "AttemptEnded",
@@ -128,3 +127,20 @@ def test_an_object_that_has_our_name_but_another_owner_is_not_taken(world: World
     with pytest.raises(Foreign, match=f"Service {name} exists and is not ours"):
         world.controller.reconcile(KEY)
     assert world.event_reasons()[-1] == "Refused"
+
+
+@pytest.mark.parametrize(("step_s", "at_most"), [(1, 2), (60, 6)], ids=["quick", "slow"])
+def test_pods_that_come_up_one_by_one_do_not_cost_a_status_each(step_s: float, at_most: int) -> None:
+    world = World()
+    world.cluster.holds_pods = True
+    world.apply(trainer={"nodes": 16})
+    world.cluster.calls.clear()
+    ready = [{"type": kind, "status": "True"} for kind in ("PodScheduled", "Ready")]
+    for index, pod in enumerate(world.pods):
+        status = {"phase": "Running", "conditions": ready}
+        world.cluster.change("Pod", pod, spec={"nodeName": f"node-{index}"}, status=status)
+        world.cluster.now_s += step_s
+        world.settle()
+    assert world.status.ready == "16/16"
+    assert world.status.phase == "Running"
+    assert len([call for call in world.cluster.calls if call[0] == "patch"]) <= at_most

@@ -58,7 +58,7 @@ def test_a_job_runs_fails_suspends_and_resizes(on_server: OnServer, node_agent: 
     status = on_server.wait_phase("Running", attempt=3)
     assert status["ready"] == "3/3"
     assert status["restarts"]["failures"] == 1
-    assert on_server.events()[:3] == ["Accepted", "AttemptRecorded", "Running"]
+    assert on_server.events()[:3] == ["AttemptRecorded", "Running", "AttemptEnded"]
 
 
 def test_a_job_whose_pods_end_well_is_complete(on_server: OnServer, node_agent: NodeAgent) -> None:
