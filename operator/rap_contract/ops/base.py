@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Annotated, ClassVar
+
+from pydantic import Field
 
 from rap_contract.model import Model
 from rap_contract.types import ValueType
+
+Bound = Annotated[float, Field(ge=-1e30, le=1e30)]
+"""A constant of float arithmetic: float32 holds it, and its products with ordinary numbers."""
+LEAST_SCALE = 1e-30  # of a divisor: float32 holds it as a normal number, so that nothing is divided by 0
 
 
 class OpError(ValueError):

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from rap_contract.ops.base import Op
+from rap_contract.ops.base import LEAST_SCALE, Bound, Op
 from rap_contract.types import Dtype, ValueType
 
 
@@ -19,9 +19,9 @@ class Onehot(Op):
     """
 
     stem: ClassVar[str] = "onehot"
-    low: float
+    low: Bound
     """Where the first class begins."""
-    high: float
+    high: Bound
     """Where the last class ends."""
     classes: int = Field(ge=1, le=4096)
     """Number of classes."""
@@ -30,8 +30,8 @@ class Onehot(Op):
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
-        if self.high <= self.low:
-            raise ValueError(f"high must be above low: low {self.low}, high {self.high}")
+        if (self.high - self.low) / self.classes < LEAST_SCALE:
+            raise ValueError(f"high must be above low, by {LEAST_SCALE} a class: low {self.low}, high {self.high}")
         return self
 
     def output(self, value: ValueType, references: Mapping[str, ValueType]) -> ValueType:

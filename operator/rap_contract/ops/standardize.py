@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from rap_contract.ops.base import Op
+from rap_contract.ops.base import LEAST_SCALE, Bound, Op
 from rap_contract.types import ValueType
 
 
@@ -15,9 +15,9 @@ class Standardize(Op):
     """(x - mean) / std with given constants, never those of a batch."""
 
     stem: ClassVar[str] = "standardize"
-    mean: float
+    mean: Bound
     """What becomes 0."""
-    std: float = Field(gt=0)
+    std: float = Field(ge=LEAST_SCALE, le=1e30)
     """What becomes 1 above the mean."""
 
     def output(self, value: ValueType, references: Mapping[str, ValueType]) -> ValueType:
