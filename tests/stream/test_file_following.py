@@ -10,11 +10,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from rap_contract.source import Csv
+from rap_trainer.stream import file_reader
 from rap_trainer.stream.catalogue import CatalogueLog, Kind, LocalStore, Record
 from rap_trainer.stream.decode import Declared
 from rap_trainer.stream.discovery import FINISHED, Discovery
 from rap_trainer.stream.files import FileSource
 from rap_trainer.stream.open_file import open_file
+from rap_trainer.stream.source import SourceError
 from stream.file_jobs import DEADLINE_S, flat, job, ranks, step, table, train, write
 
 
@@ -215,7 +217,7 @@ def test_a_source_closes_at_once_whatever_its_thread_does(tmp_path: Path, state:
         begin_s = time.monotonic()
         source.close()
         source.close()
-        assert time.monotonic() - begin_s < 10  # a pause lasts up to 1 s; a hang would be for ever
+        assert time.monotonic() - begin_s < 10  # a pause lasts up to 0.5 s; a hang would be for ever
         assert threading.active_count() == before
 
 
@@ -238,6 +240,46 @@ def test_all_ranks_agree_on_what_the_first_one_found(tmp_path: Path) -> None:
     finally:
         second.close()
     assert rows == [list(range(8)), list(range(8, 16))]
+
+
+def test_a_rank_that_sees_a_new_file_late_waits_for_it(tmp_path: Path) -> None:
+    """As over NFS: the second rank reads another copy of the directory, in which the file comes later."""
+    first_view, second_view = tmp_path / "first", tmp_path / "second"
+    second_view.mkdir()
+    path = write(first_view, "a.parquet", table(0, 10))
+    store = LocalStore()
+    first = FileSource(job(first_view, batch_rows=5), rank=0, world_size=2, store=store)
+    second = FileSource(job(second_view, batch_rows=5), rank=1, world_size=2, store=store)
+    try:
+        wait_for(lambda: first.offer().rows == 10 and "a.parquet" in second.positions())
+        assert second.offer().rows == 0
+        (second_view / "a.parquet").write_bytes(path.read_bytes())
+        assert flat(train([first, second])) == [list(range(10))]
+    finally:
+        first.close()
+        second.close()
+
+
+@pytest.mark.parametrize("change", ["removed", "rewritten"])
+def test_a_file_that_never_looks_as_the_first_rank_saw_it_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    monkeypatch.setattr(file_reader, "SHARED_VIEW_S", 0.0)
+    directory = tmp_path / "events"
+    path = write(directory, "a.parquet", table(0, 10))
+    store = LocalStore()
+    first = FileSource(job(directory, batch_rows=5), rank=0, world_size=2, store=store)
+    try:
+        wait_for(lambda: first.offer().rows == 10)
+        path.unlink()
+        if change == "rewritten":
+            write(directory, "a.parquet", table(0, 999))
+        second = FileSource(job(directory, batch_rows=5), rank=1, world_size=2, store=store)
+        with pytest.raises(SourceError, match=r"a.parquet: (catalogued, but here|grew or shrank).* hint:"):
+            train([first, second])
+        second.close()
+    finally:
+        first.close()
 
 
 def test_event_time_is_the_files_when_events_carry_none(tmp_path: Path) -> None:

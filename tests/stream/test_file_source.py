@@ -183,7 +183,11 @@ def test_reading_ahead_stops_at_the_byte_limit_and_goes_on_when_rows_are_taken(t
     assert 0 < most < 6 * one_file
 
 
-def test_a_large_row_group_is_read_in_pieces_of_bounded_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("streamed_bytes", [0, 1 << 40], ids=["through buffered streams", "at once"])
+def test_a_large_row_group_is_read_in_pieces_of_bounded_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, streamed_bytes: int
+) -> None:
+    monkeypatch.setattr(parquet_file, "_STREAMED_GROUP_BYTES", streamed_bytes)
     monkeypatch.setattr(parquet_file, "PIECE_BYTES", 100_000)
     path = write(tmp_path, "a.parquet", table(0, 20_000))
     pieces = list(parquet_file.ParquetEvents(path).pieces(["label", "row", "dense", "ids"], 17))

@@ -29,7 +29,8 @@ from rap_trainer.stream.source import SourceError
 
 logger = logging.getLogger(__name__)
 
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 1.0  # between two looks for new files; doubles while nothing comes
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 0.5  # between two looks for new files; doubles while nothing comes
+SHARED_VIEW_S = 90.0  # an NFS client may believe for 60 s that a new file is not there (acdirmax, nfs(5))
 
 
 class FileReader:
@@ -121,25 +122,38 @@ class FileReader:
 
     def _chunks(self, record: Record) -> Iterator[Chunk]:
         path = self._directory / record.name
-        try:
-            size_bytes = path.stat().st_size
-            file = open_file(path, self._files.format, self._files.csv, self._declared)
-        except (FileNotFoundError, PermissionError) as error:
-            hint = "hint: every rank must see the same directory, and files stay until they are read"
-            raise SourceError(f"{path}: catalogued but now {error.strerror}; {hint}") from error
-        if size_bytes != record.size_bytes:
-            hint = "hint: write a new file instead of changing one"
-            raise SourceError(f"{path}: grew or shrank from {record.size_bytes} to {size_bytes} bytes; {hint}")
-        with closing(file):
+        self._await_visible(path, record.size_bytes)
+        with closing(open_file(path, self._files.format, self._files.csv, self._declared)) as file:
             decoder = Decoder(self._declared, file.schema, str(path))
             base = unit_id(record.name)
             for piece in file.pieces(wanted_columns(self._declared), record.first_row):
                 yield decode_piece(decoder, piece, record=record, unit_base=base)
 
+    def _await_visible(self, path: Path, size_bytes: int) -> None:
+        """Returns once the file is here as the first rank saw it; raises SourceError when it does not come."""
+        patience_s = 0.0 if self._discovery is not None else SHARED_VIEW_S
+        deadline_s = time.monotonic() + patience_s
+        while (fault := _fault(path, size_bytes)) is not None:
+            if time.monotonic() >= deadline_s or self._backlog.closed:
+                raise SourceError(f"{path}: {fault}")
+            self._backlog.pause(LONGEST_PAUSE_S)
+
     def _count_quarantined(self, name: str, reason: str, message: str) -> None:
         logger.warning("put aside (%s): %s", reason, message)
         with self._lock:
             self._quarantined[reason] += 1
+
+
+def _fault(path: Path, size_bytes: int) -> str | None:
+    """What is wrong with a file that was catalogued with this size."""
+    try:
+        now_bytes = path.stat().st_size
+    except OSError as error:
+        hint = "hint: every rank must see the same directory, and files stay until they are read"
+        return f"catalogued, but here: {error.strerror}; {hint}"
+    if now_bytes != size_bytes:
+        return f"grew or shrank from {size_bytes} to {now_bytes} bytes; hint: write a new file instead of changing one"
+    return None
 
 
 def unit_id(name: str) -> int:
