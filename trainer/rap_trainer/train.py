@@ -20,7 +20,7 @@ from rap_contract.graph import FeatureGraph, compile_features
 from rap_contract.job import RAPJob, RAPJobSpec
 from rap_contract.metrics import TRAINER
 from rap_contract.pod import ExitCode
-from rap_contract.problem import InvalidDocument, Problem
+from rap_contract.problem import InvalidDocument
 
 from rap_trainer.batch import Positions
 from rap_trainer.checkpoint.commit import clear_unfinished
@@ -45,6 +45,7 @@ from rap_trainer.step.saving import Saving
 from rap_trainer.step.shown import Shown
 from rap_trainer.step.signals import StopRequest
 from rap_trainer.stream.files import FileSource
+from rap_trainer.stream.kafka.source import KafkaSource
 from rap_trainer.stream.source import Source
 from rap_trainer.world import PeerLost, World, is_peer_loss, join_world, leave_world
 
@@ -165,8 +166,7 @@ def _open_source(spec: RAPJobSpec, world: World, positions: Positions) -> Source
     if spec.source.files is not None:
         store = dist.PrefixStore("rap/files", dist.distributed_c10d._get_default_store())
         return FileSource(spec, rank=world.rank, world_size=world.size, start=positions, store=store)
-    hint = "this version reads spec.source.files"
-    raise InvalidDocument([Problem(path=("spec", "source", "kafka"), message="not supported yet", hint=hint)])
+    return KafkaSource(spec, rank=world.rank, world_size=world.size, start=positions)
 
 
 def _ledger(world: World, attempt: int, step: int, positions: Positions) -> Ledger | None:

@@ -37,6 +37,8 @@ log = logging.getLogger(__name__)
 REPORT_EVERY_S = 1.0
 IDLE_S = 0.01
 """Pause when no step could be made: short against spec.trainer.maxWaitMs, long against an exchange (0.2 ms here)."""
+SAY_STARVED_S = 30.0
+"""Waiting for rows is said this often; a followed directory may be quiet for long."""
 BROKEN = 1
 """Exit code of an unexpected error: Python's own for an uncaught exception."""
 
@@ -82,6 +84,8 @@ class Loop:
         self._failure: Ending | None = None
         self._error: Exception | None = None
         self._starved_s = 0.0
+        self._starved_logged_s = 0.0
+        self._ready: tuple[int, ...] = ()
         self._full_rows = spec.trainer.batch_size_per_gpu * tools.world.size
         self._clock = Clock.starting(
             time.monotonic(),
@@ -110,9 +114,8 @@ class Loop:
                 raw_shares = decision.shares
             upcoming = self._prepare(raw_shares)
             self._train(self._pending)
-            if decision.report:
-                self._report()
-            if decision.checkpoint:
+            sound = not decision.report or self._report()
+            if decision.checkpoint and sound:
                 self._save(positions)
             self._note(tools.saving.writer.poll())
             if decision.last:
@@ -135,8 +138,10 @@ class Loop:
             report=self._clock.report_due(now_s),
         )
         planned = self.step + (self._pending is not None)
+        messages = self._exchange(message)
+        self._ready = tuple(message.rows for message in messages)
         decision = decide(
-            self._exchange(message),
+            messages,
             room=self._spec.trainer.max_steps is None or planned < self._spec.trainer.max_steps,
             full=lambda offers: source.shares(offers, flush=False),
             partial=lambda offers: source.shares(offers, flush=True),
@@ -194,7 +199,8 @@ class Loop:
             self._tools.meters.divergence("nonfinite")
             self._failure = Ending(code=ExitCode.DIVERGED, reason=f"the loss of step {bad_step} is NaN or Inf; {hint}")
 
-    def _report(self) -> None:
+    def _report(self) -> bool:
+        """Whether the model counts as sound; the same on every rank."""
         tools = self._tools
         age_s = None if tools.saving.saved_s is None else max(0.0, time.time() - tools.saving.saved_s)
         progress, divergence = tools.reports.take(
@@ -213,6 +219,7 @@ class Loop:
         if divergence is not None and self._failure is None:
             tools.meters.divergence(divergence.reason)
             self._failure = Ending(code=ExitCode.DIVERGED, reason=str(divergence))
+        return divergence is None
 
     def _save(self, positions: Positions) -> None:
         saving = self._tools.saving
@@ -316,10 +323,15 @@ class Loop:
 
     def _wait(self) -> None:
         began = time.monotonic()
-        with self._tools.runtime.timer.host("data"):
+        with self._tools.runtime.timer.host("wait"):
             time.sleep(IDLE_S)
         waited_s = time.monotonic() - began
         self._starved_s += waited_s
+        if self._starved_s - self._starved_logged_s >= SAY_STARVED_S:
+            self._starved_logged_s = self._starved_s
+            if self._tools.world.rank == 0:
+                ready = ", ".join(f"rank {rank}: {rows}" for rank, rows in enumerate(self._ready))
+                log.info("waiting for rows, %.0f s so far; ready of %d: %s", self._starved_s, self._full_rows, ready)
         self._tools.meters.waited(waited_s)
 
     def _event(self, kind: str, text: str, step: int) -> None:
