@@ -49,7 +49,6 @@ class DeviceTables:
     ints: torch.Tensor
     floats: torch.Tensor
     lanes: torch.Tensor
-    work: torch.Tensor
     entries: torch.Tensor
     selections: torch.Tensor
     comparisons: torch.Tensor
@@ -69,9 +68,6 @@ class DeviceTables:
             ints=torch.tensor(tables.ints or [0], dtype=torch.int64, device=device),
             floats=torch.tensor(tables.floats or [0.0], dtype=torch.float64, device=device),
             lanes=words(tables.lanes),
-            work=torch.tensor(
-                [w for item in tables.groups.work for w in item] or [0], dtype=torch.int32, device=device
-            ),
             entries=words(tables.entries),
             selections=words(tables.selections),
             comparisons=words(tables.comparisons),
@@ -87,6 +83,7 @@ class Scratch:
     offsets: torch.Tensor
     counts: torch.Tensor
     chosen: torch.Tensor
+    hashes: torch.Tensor
     tile_rows: torch.Tensor
     totals: torch.Tensor
     tiles: torch.Tensor
@@ -120,6 +117,7 @@ class Scratch:
             offsets=zeros(tables.num_offsets, torch.int32),
             counts=zeros(tables.num_counts, torch.int32),
             chosen=zeros(tables.num_chosen, torch.int32),
+            hashes=zeros(tables.num_hashes, torch.int64),
             tile_rows=zeros(tables.num_tile_rows, torch.int32),
             totals=zeros(len(tables.entries), torch.int64),
             tiles=zeros(len(tables.entries) + 1, torch.int64),

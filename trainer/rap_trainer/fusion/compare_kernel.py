@@ -2,8 +2,10 @@
 # Triton functions are compiled from their source; their arguments have no Python types.
 """Comparisons of two lists of ids, one number a row. Lists are short: every pair of a row is compared.
 
-For an element of the first list: count = equal ids in its own list, rank = those before it, found = equal ids in
-the other list. overlap = number of elements with rank < found; sums over distinct ids take elements of rank 0.
+A program takes ROWS rows; a lane holds one element of the first list of each and meets the elements of the other
+one after the other: no shared memory, no shuffles, a load that all lanes share. For an element of the first list:
+count = equal ids in its own list, rank = those before it, found = equal ids in the other list. overlap = number of
+elements with rank < found; sums over distinct ids take elements of rank 0.
 """
 
 from __future__ import annotations
@@ -11,15 +13,18 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from rap_trainer.fusion.lists import operand_length, source_index
+from rap_trainer.fusion.lists import operand_length
 from rap_trainer.fusion.ops.elements import flag, load_element
 from rap_trainer.fusion.words import (
     COMPARISON_SLOT,
     COMPARISON_STEM,
     COMPARISON_WORDS,
     COMPARISONS,
+    OPERAND_CHOSEN,
     OPERAND_DTYPE,
+    OPERAND_OFFSETS,
     OPERAND_SLOT,
+    OPERAND_STARTS,
     OPERAND_WORDS,
 )
 
@@ -39,146 +44,229 @@ def compare_kernel(
     counts,
     chosen,
     num_rows,
+    ROWS: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """Comparisons [first, end) x rows; a program takes rows p, p + programs, ... of all comparisons together."""
+    """Comparisons [first, end) x groups of ROWS rows; WIDTH elements of the first list at a time."""
+    groups = (num_rows + ROWS - 1) // ROWS
     item = tl.program_id(0)
-    while item < (end - first) * num_rows:
-        comparison = comparisons + (first + item // num_rows) * COMPARISON_WORDS
-        row = item % num_rows
-        second = comparison + OPERAND_WORDS
-        stem = tl.load(comparison + COMPARISON_STEM)
-        rows = row + tl.zeros([1], tl.int32)
-        length_a = tl.sum(operand_length(comparison, rows, rows >= 0, pointers, num_slots, counts), 0)
-        length_b = tl.sum(operand_length(second, rows, rows >= 0, pointers, num_slots, counts), 0)
+    while item < (end - first) * groups:
+        a = comparisons + (first + item // groups) * COMPARISON_WORDS
+        b = a + OPERAND_WORDS
+        row = (item % groups) * ROWS + tl.arange(0, ROWS)
+        mask = row < num_rows
+        stem = tl.load(a + COMPARISON_STEM)
+        length_a = operand_length(a, row, mask, pointers, num_slots, counts)
+        length_b = operand_length(b, row, mask, pointers, num_slots, counts)
         null = (length_a < 0) | (length_b < 0)
-        length_a = tl.maximum(length_a, 0)
-        length_b = tl.maximum(length_b, 0)
+        length_a = tl.where(mask & (null == 0), length_a, 0)
+        length_b = tl.where(mask & (null == 0), length_b, 0)
+        result = tl.zeros([ROWS], tl.float64)
         if stem >= SCORE_SUM:
             result = over_matches(
-                stem, comparison, second, row, length_a, length_b, pointers, num_slots, offsets, chosen, WIDTH
+                stem, a, b, row, mask, length_a, length_b, pointers, offsets, counts, chosen, ROWS, WIDTH
             )
         else:
-            result = over_ids(
-                stem, comparison, second, row, length_a, length_b, pointers, num_slots, offsets, chosen, WIDTH
-            )
-        slot = tl.load(comparison + COMPARISON_SLOT)
+            result = over_ids(stem, a, b, row, mask, length_a, length_b, pointers, offsets, counts, chosen, ROWS, WIDTH)
+        slot = tl.load(a + COMPARISON_SLOT)
         value = tl.load(pointers + slot).to(tl.pointer_type(tl.float32))
-        tl.store(value + row, result.to(tl.float32))
+        tl.store(value + row, result.to(tl.float32), mask=mask)
         flags = tl.load(pointers + num_slots + slot).to(tl.pointer_type(tl.int8))
-        tl.store(flags + row, null.to(tl.int8))
+        tl.store(flags + row, null.to(tl.int8), mask=mask)
         item += tl.num_programs(0)
 
 
 @triton.jit
-def load_ids(operand, row, at, length, pointers, num_slots, offsets, chosen):
-    """int64 ids of a row's list at positions `at`."""
-    index = source_index(operand, row + tl.zeros_like(at), at, at < length, offsets, chosen)
+def locate(operand, row, mask, pointers, offsets, counts):
+    """(address, type, place of each row's first element, where picked elements begin or -1)."""
     address = tl.load(pointers + tl.load(operand + OPERAND_SLOT))
-    ids, _ = load_element(address, tl.load(operand + OPERAND_DTYPE), index, at < length, tl.float32)
+    picks = tl.load(operand + OPERAND_CHOSEN)
+    first = row
+    if picks >= 0:
+        first = tl.load(counts + tl.load(operand + OPERAND_STARTS) + row, mask=mask, other=0)
+    else:
+        begins = tl.load(operand + OPERAND_OFFSETS)
+        if begins >= 0:
+            first = tl.load(offsets + begins + row, mask=mask, other=0)
+    return address, tl.load(operand + OPERAND_DTYPE), first, picks
+
+
+@triton.jit
+def place_of(first, picks, at, exists, chosen):
+    """int32: where elements lie in their slot."""
+    index = first + at
+    if picks >= 0:
+        index = tl.load(chosen + picks + index, mask=exists, other=0)
+    return index
+
+
+@triton.jit
+def load_ids(address, dtype, index, exists):
+    """int64 ids."""
+    ids, unused = load_element(address, dtype, index, exists, tl.float32)
     return ids
 
 
 @triton.jit
-def load_scores(operand, row, at, length, pointers, offsets, chosen):
-    """float64 scores of a row's list at positions `at`."""
-    index = source_index(operand, row + tl.zeros_like(at), at, at < length, offsets, chosen)
-    address = tl.load(pointers + tl.load(operand + OPERAND_SLOT)).to(tl.pointer_type(tl.float32))
-    return tl.load(address + index, mask=at < length, other=0.0).to(tl.float64)
+def load_scores(address, index, exists):
+    """float64 scores."""
+    return tl.load(address.to(tl.pointer_type(tl.float32)) + index, mask=exists, other=0.0).to(tl.float64)
 
 
 @triton.jit
-def over_ids(stem, a, b, row, length_a, length_b, pointers, num_slots, offsets, chosen, WIDTH: tl.constexpr):
+def matches(
+    operand, ids, at, row, mask, length, pointers, offsets, counts, chosen, ROWS: tl.constexpr, WIDTH: tl.constexpr
+):
+    """[ROWS, WIDTH]: for each id, (equal ids in a list of its row, those at smaller positions)."""
+    count = tl.zeros([ROWS, WIDTH], tl.int32)
+    rank = tl.zeros([ROWS, WIDTH], tl.int32)
+    address, dtype, first, picks = locate(operand, row, mask, pointers, offsets, counts)
+    spread = first[:, None] + tl.zeros([ROWS, WIDTH], tl.int32)
+    longest = tl.max(length, 0)
+    j = 0
+    while j < longest:
+        exists = (length[:, None] > j) & (at >= 0)
+        theirs = load_ids(address, dtype, place_of(spread, picks, j, exists, chosen), exists)
+        equal = (exists & (ids == theirs)).to(tl.int32)
+        count += equal
+        rank += tl.where(at > j, equal, 0)
+        j += 1
+    return count, rank
+
+
+@triton.jit
+def summed(
+    operand, ids, at, row, mask, length, pointers, offsets, counts, chosen, ROWS: tl.constexpr, WIDTH: tl.constexpr
+):
+    """float64 [ROWS, WIDTH]: for each id, the sum of the scores of equal ids; scores are two operands further on."""
+    score = tl.zeros([ROWS, WIDTH], tl.float64)
+    address, dtype, first, picks = locate(operand, row, mask, pointers, offsets, counts)
+    scores, no_dtype, first_s, picks_s = locate(operand + 2 * OPERAND_WORDS, row, mask, pointers, offsets, counts)
+    spread = first[:, None] + tl.zeros([ROWS, WIDTH], tl.int32)
+    spread_s = first_s[:, None] + tl.zeros([ROWS, WIDTH], tl.int32)
+    longest = tl.max(length, 0)
+    j = 0
+    while j < longest:
+        exists = (length[:, None] > j) & (at >= 0)
+        theirs = load_ids(address, dtype, place_of(spread, picks, j, exists, chosen), exists)
+        weight = load_scores(scores, place_of(spread_s, picks_s, j, exists, chosen), exists)
+        score += tl.where(exists & (ids == theirs), weight, 0.0)
+        j += 1
+    return score
+
+
+@triton.jit
+def over_ids(
+    stem,
+    a,
+    b,
+    row,
+    mask,
+    length_a,
+    length_b,
+    pointers,
+    offsets,
+    counts,
+    chosen,
+    ROWS: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
     """Results that sum over the ids of the first list (and, for a norm, of the second)."""
-    overlap = tl.zeros([], tl.int32)
-    counted = tl.zeros([], tl.int32)
-    dot = tl.zeros([], tl.float64)
-    norm_a = tl.zeros([], tl.float64)
+    overlap = tl.zeros([ROWS], tl.int32)
+    counted = tl.zeros([ROWS], tl.int32)
+    dot = tl.zeros([ROWS], tl.float64)
+    norm_a = tl.zeros([ROWS], tl.float64)
+    address, dtype, first, picks = locate(a, row, mask, pointers, offsets, counts)
+    longest = tl.max(length_a, 0)
     begin = 0
-    while begin < length_a:
-        at = begin + tl.arange(0, WIDTH)
-        exists = at < length_a
-        ids = load_ids(a, row, at, length_a, pointers, num_slots, offsets, chosen)
-        count, rank, score = _matches(
-            stem, ids, at, a, a + 2 * OPERAND_WORDS, row, length_a, pointers, num_slots, offsets, chosen, WIDTH
-        )
-        found, _, score_b = _matches(
-            stem, ids, at, b, a + 3 * OPERAND_WORDS, row, length_b, pointers, num_slots, offsets, chosen, WIDTH
-        )
-        distinct = exists & (rank == 0)
-        overlap += tl.sum((exists & (rank < found)).to(tl.int32), 0)
-        counted += tl.sum(tl.where(distinct & (found > 0), tl.maximum(count, found), 0), 0)
-        dot += tl.sum(tl.where(distinct, score * score_b, 0.0), 0)
-        norm_a += tl.sum(tl.where(distinct, score * score, 0.0), 0)
+    while begin < longest:
+        at = begin + tl.arange(0, WIDTH)[None, :] + tl.zeros([ROWS, WIDTH], tl.int32)
+        exists = at < length_a[:, None]
+        ids = load_ids(address, dtype, place_of(first[:, None], picks, at, exists, chosen), exists)
+        found, no_rank = matches(b, ids, at, row, mask, length_b, pointers, offsets, counts, chosen, ROWS, WIDTH)
+        if stem == HAS_ID_OVERLAP:
+            overlap += tl.sum((exists & (found > 0)).to(tl.int32), 1)
+        else:
+            count, rank = matches(a, ids, at, row, mask, length_a, pointers, offsets, counts, chosen, ROWS, WIDTH)
+            overlap += tl.sum((exists & (rank < found)).to(tl.int32), 1)
+            distinct = exists & (rank == 0)
+            counted += tl.sum(tl.where(distinct & (found > 0), tl.maximum(count, found), 0), 1)
+            if stem == COSINE:
+                score_a = summed(a, ids, at, row, mask, length_a, pointers, offsets, counts, chosen, ROWS, WIDTH)
+                score_b = summed(b, ids, at, row, mask, length_b, pointers, offsets, counts, chosen, ROWS, WIDTH)
+                dot += tl.sum(tl.where(distinct, score_a * score_b, 0.0), 1)
+                norm_a += tl.sum(tl.where(distinct, score_a * score_a, 0.0), 1)
         begin += WIDTH
     result = overlap.to(tl.float64)
     if stem == HAS_ID_OVERLAP:
-        result = (overlap > 0).to(tl.float64)
+        result = tl.where(overlap > 0, 1.0, 0.0).to(tl.float64)
     elif stem == GET_MAX_COUNT:
         result = counted.to(tl.float64)
     elif stem == JACCARD:
         result = overlap.to(tl.float64) / (length_a + length_b - overlap).to(tl.float64)
     elif stem == COSINE:
-        norm_b = _norm(stem, b, a + 3 * OPERAND_WORDS, row, length_b, pointers, num_slots, offsets, chosen, WIDTH)
+        norm_b = norm_of(b, row, mask, length_b, pointers, offsets, counts, chosen, ROWS, WIDTH)
         norm = tl.sqrt(norm_a) * tl.sqrt(norm_b)
         result = tl.where(norm == 0, 0.0, dot / tl.where(norm == 0, 1.0, norm))
     return result
 
 
 @triton.jit
-def _norm(stem, b, scores, row, length, pointers, num_slots, offsets, chosen, WIDTH: tl.constexpr):
-    """Sum of squares of the scores summed per id."""
-    norm = tl.zeros([], tl.float64)
+def norm_of(operand, row, mask, length, pointers, offsets, counts, chosen, ROWS: tl.constexpr, WIDTH: tl.constexpr):
+    """Sum of squares of a list's scores summed per id."""
+    norm = tl.zeros([ROWS], tl.float64)
+    address, dtype, first, picks = locate(operand, row, mask, pointers, offsets, counts)
+    longest = tl.max(length, 0)
     begin = 0
-    while begin < length:
-        at = begin + tl.arange(0, WIDTH)
-        ids = load_ids(b, row, at, length, pointers, num_slots, offsets, chosen)
-        _, rank, score = _matches(stem, ids, at, b, scores, row, length, pointers, num_slots, offsets, chosen, WIDTH)
-        norm += tl.sum(tl.where((at < length) & (rank == 0), score * score, 0.0), 0)
+    while begin < longest:
+        at = begin + tl.arange(0, WIDTH)[None, :] + tl.zeros([ROWS, WIDTH], tl.int32)
+        exists = at < length[:, None]
+        ids = load_ids(address, dtype, place_of(first[:, None], picks, at, exists, chosen), exists)
+        no_count, rank = matches(operand, ids, at, row, mask, length, pointers, offsets, counts, chosen, ROWS, WIDTH)
+        score = summed(operand, ids, at, row, mask, length, pointers, offsets, counts, chosen, ROWS, WIDTH)
+        norm += tl.sum(tl.where(exists & (rank == 0), score * score, 0.0), 1)
         begin += WIDTH
     return norm
 
 
 @triton.jit
-def _matches(stem, ids, at, operand, scores, row, length, pointers, num_slots, offsets, chosen, WIDTH: tl.constexpr):
-    """For each id: (equal ids in a list, those at smaller positions, sum of the equal ids' scores)."""
-    count = tl.zeros([WIDTH], tl.int32)
-    rank = tl.zeros([WIDTH], tl.int32)
-    score = tl.zeros([WIDTH], tl.float64)
-    begin = 0
-    while begin < length:
-        other = begin + tl.arange(0, WIDTH)
-        theirs = load_ids(operand, row, other, length, pointers, num_slots, offsets, chosen)
-        equal = (ids[:, None] == theirs[None, :]) & (other < length)[None, :]
-        count += tl.sum(equal.to(tl.int32), 1)
-        rank += tl.sum((equal & (other[None, :] < at[:, None])).to(tl.int32), 1)
-        if stem == COSINE:
-            weight = load_scores(scores, row, other, length, pointers, offsets, chosen)
-            score += tl.sum(tl.where(equal, weight[None, :], 0.0), 1)
-        begin += WIDTH
-    return count, rank, score
-
-
-@triton.jit
-def over_matches(stem, a, b, row, length_a, length_b, pointers, num_slots, offsets, chosen, WIDTH: tl.constexpr):
+def over_matches(
+    stem,
+    a,
+    b,
+    row,
+    mask,
+    length_a,
+    length_b,
+    pointers,
+    offsets,
+    counts,
+    chosen,
+    ROWS: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
     """Sum, least or greatest of the scores of those elements of the second list whose id is in the first; NaN wins."""
-    total = tl.zeros([], tl.float64)
-    least = tl.full([], float("inf"), tl.float64)
-    most = tl.full([], float("-inf"), tl.float64)
-    number = tl.zeros([], tl.int32)
-    nans = tl.zeros([], tl.int32)
+    total = tl.zeros([ROWS], tl.float64)
+    least = tl.full([ROWS], float("inf"), tl.float64)
+    most = tl.full([ROWS], float("-inf"), tl.float64)
+    number = tl.zeros([ROWS], tl.int32)
+    nans = tl.zeros([ROWS], tl.int32)
+    address, dtype, first, picks = locate(b, row, mask, pointers, offsets, counts)
+    scores, no_dtype, first_s, picks_s = locate(b + 2 * OPERAND_WORDS, row, mask, pointers, offsets, counts)
+    longest = tl.max(length_b, 0)
     begin = 0
-    while begin < length_b:
-        at = begin + tl.arange(0, WIDTH)
-        ids = load_ids(b, row, at, length_b, pointers, num_slots, offsets, chosen)
-        found, _, _ = _matches(stem, ids, at, a, a, row, length_a, pointers, num_slots, offsets, chosen, WIDTH)
-        common = (at < length_b) & (found > 0)
-        score = load_scores(a + 3 * OPERAND_WORDS, row, at, length_b, pointers, offsets, chosen)
-        number += tl.sum(common.to(tl.int32), 0)
-        nans += tl.sum((common & flag(score != score)).to(tl.int32), 0)
-        total += tl.sum(tl.where(common, score, 0.0), 0)
-        least = tl.minimum(least, tl.min(tl.where(common, score, float("inf")), 0))
-        most = tl.maximum(most, tl.max(tl.where(common, score, float("-inf")), 0))
+    while begin < longest:
+        at = begin + tl.arange(0, WIDTH)[None, :] + tl.zeros([ROWS, WIDTH], tl.int32)
+        exists = at < length_b[:, None]
+        ids = load_ids(address, dtype, place_of(first[:, None], picks, at, exists, chosen), exists)
+        found, no_rank = matches(a, ids, at, row, mask, length_a, pointers, offsets, counts, chosen, ROWS, WIDTH)
+        common = exists & (found > 0)
+        score = load_scores(scores, place_of(first_s[:, None], picks_s, at, exists, chosen), exists)
+        number += tl.sum(common.to(tl.int32), 1)
+        nans += tl.sum((common & flag(score != score)).to(tl.int32), 1)
+        total += tl.sum(tl.where(common, score, 0.0), 1)
+        least = tl.minimum(least, tl.min(tl.where(common, score, float("inf")), 1))
+        most = tl.maximum(most, tl.max(tl.where(common, score, float("-inf")), 1))
         begin += WIDTH
     result = total
     if stem != SCORE_SUM:

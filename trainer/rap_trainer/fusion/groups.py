@@ -1,13 +1,14 @@
 """Fusion in the small: which fusions share a launch, how large tiles are, how the work is laid out.
 
-Pure and deterministic. A wave takes at most seven launches, whatever the number of features; kinds of work a wave
+Pure and deterministic. A wave takes at most ten launches, whatever the number of features; kinds of work a wave
 does not have take none. Raw lists are scanned with the first wave.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import groupby
 
 from rap_contract.types import Dtype
 
@@ -21,21 +22,23 @@ class Tiles:
 
     lane: int = 512
     """Rows of a lane."""
+    wide_lane: int = 2048
+    """The same where the grid is bounded: a few large programs reach more bandwidth than a few small ones."""
     value: int = 512
     """Elements of a list."""
-    scan: int = 1024
+    scan: int = 4096
     """Rows of a scan."""
-    select: tuple[int, int] = (16, 32)
-    """Rows and positions of a selection."""
-    compare: int = 32
-    """Elements of each list a comparison holds."""
+    select: tuple[int, int] = (32, 256)
+    """Rows and elements of a selection."""
+    compare: tuple[int, int] = (4, 32)
+    """Rows of a comparison, and elements of the first list."""
     ahead: int = 2048
     """Rows ahead of a lane's tile whose lengths are added up at a time."""
 
     @classmethod
     def interpreted(cls) -> Tiles:
         """For Triton's interpreter, whose time grows with the tile; small batches still span several tiles."""
-        return cls(lane=16, value=32, scan=16, select=(8, 4), compare=4, ahead=16)
+        return cls(lane=16, wide_lane=32, value=32, scan=16, select=(4, 8), compare=(2, 4), ahead=16)
 
 
 STEP_COST: Mapping[str, int] = {"sigrid_hash": 6, "bucketize": 4, "bucketize_int": 4, "boxcox": 3, "logit": 3}
@@ -50,8 +53,10 @@ class Launch:
     """lanes, scan, select, bases, values, compare."""
     wave: int
     first: int
-    """First table row it takes; for lanes the first work item."""
+    """First table row it takes."""
     end: int
+    first_stage: int = 0
+    """values: the first entry of its wave's stages."""
     features: tuple[str, ...]
     """Features it works for."""
     step_names: tuple[str, ...] = ()
@@ -67,8 +72,6 @@ class Groups:
     """Everything grouped: rows of the device tables in order, and the launches over them."""
 
     lanes: tuple[Lane, ...]
-    work: tuple[tuple[int, int], ...]
-    """(lane, first row) of each tile."""
     raw_lists: tuple[Operand, ...]
     """Raw lists whose offsets are needed; the first entries of the list table."""
     stages: tuple[Stage, ...]
@@ -81,9 +84,9 @@ class Groups:
     tiles: Tiles
 
 
-def group(lowered: Lowered, *, batch_size: int, tiles: Tiles) -> Groups:
-    """The launches that run a lowered graph on at most `batch_size` rows."""
-    builder = _Builder(batch_size, tiles)
+def group(lowered: Lowered, *, tiles: Tiles) -> Groups:
+    """The launches that run a lowered graph."""
+    builder = _Builder(tiles)
     builder.raw_lists = _raw_lists(lowered)
     for number, wave in enumerate(lowered.waves):
         builder.add(number, wave)
@@ -128,12 +131,10 @@ def _raw_lists(lowered: Lowered) -> tuple[Operand, ...]:
 class _Builder:
     """Groups being made. Order within a launch: as lowered, but selections last and costly lanes first."""
 
-    def __init__(self, batch_size: int, tiles: Tiles) -> None:
-        self.batch_size = batch_size
+    def __init__(self, tiles: Tiles) -> None:
         self.tiles = tiles
         self.raw_lists: tuple[Operand, ...] = ()
         self.lanes: list[Lane] = []
-        self.work: list[tuple[int, int]] = []
         self.stages: list[Stage] = []
         self.selections: dict[Selection, Operand] = {}
         self.comparisons: list[Comparison] = []
@@ -142,8 +143,8 @@ class _Builder:
     def add(self, number: int, wave: tuple[Lane | Stage | Comparison, ...]) -> None:
         """The launches of one wave."""
         stages = [fusion for fusion in wave if isinstance(fusion, Stage)]
-        plain = [stage for stage in stages if not _selections(stage)]
-        selecting = [stage for stage in stages if _selections(stage)]
+        plain = sorted((stage for stage in stages if not _selections(stage)), key=_is_simple)
+        selecting = sorted((stage for stage in stages if _selections(stage)), key=_is_simple, reverse=True)
         comparisons = [fusion for fusion in wave if isinstance(fusion, Comparison)]
         begin = len(self.raw_lists) + len(self.stages)
         scan_from = 0 if number == 0 else begin
@@ -156,7 +157,11 @@ class _Builder:
             self.launches.append(
                 Launch(kernel="bases", wave=number, first=begin, end=begin + len(stages), features=names)
             )
-            self.launches.append(self._values(number, begin, [*plain, *selecting]))
+            first = begin
+            for _, same_kind in groupby([*plain, *selecting], key=_is_simple):
+                together = list(same_kind)
+                self.launches.append(replace(self._values(number, first, together), first_stage=begin))
+                first += len(together)
         if comparisons:
             first = len(self.comparisons)
             self.comparisons += comparisons
@@ -203,18 +208,15 @@ class _Builder:
         if not lanes:
             return
         lanes = sorted(lanes, key=cost, reverse=True)
-        begin, first = len(self.lanes), len(self.work)
+        first = len(self.lanes)
         self.lanes += lanes
-        self.work += [
-            (begin + index, row) for index in range(len(lanes)) for row in range(0, self.batch_size, self.tiles.lane)
-        ]
         names = tuple(sorted({step.name for lane in lanes for step in lane.steps}))
         self.launches.append(
             Launch(
                 kernel="lanes",
                 wave=wave,
                 first=first,
-                end=len(self.work),
+                end=len(self.lanes),
                 features=_features(lanes),
                 step_names=names,
                 float64=float64,
@@ -225,7 +227,6 @@ class _Builder:
     def groups(self) -> Groups:
         return Groups(
             lanes=tuple(self.lanes),
-            work=tuple(self.work),
             raw_lists=self.raw_lists,
             stages=tuple(self.stages),
             selections=tuple(self.selections),
@@ -234,6 +235,11 @@ class _Builder:
             launches=tuple(self.launches),
             tiles=self.tiles,
         )
+
+
+def _is_simple(stage: Stage) -> bool:
+    """Whether no element's place needs arithmetic with other lengths: such kernels need half the registers."""
+    return stage.structure.kind in ("same", "fill_rows", "null_rows")
 
 
 def _selections(stage: Stage) -> bool:

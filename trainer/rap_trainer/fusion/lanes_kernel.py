@@ -35,10 +35,10 @@ from rap_trainer.fusion.words import (
 STEP_SIZE = tl.constexpr(STEP_WORDS)
 
 
-@triton.jit(do_not_specialize=["num_work", "num_slots", "dense_stride", "present_stride", "num_rows"])
+@triton.jit(do_not_specialize=["first", "num_lanes", "num_slots", "dense_stride", "present_stride", "num_rows"])
 def lanes_kernel(
-    work,
-    num_work,
+    first,
+    num_lanes,
     lanes,
     steps,
     ints,
@@ -63,19 +63,23 @@ def lanes_kernel(
     TILE: tl.constexpr,
     AHEAD: tl.constexpr,
 ):
-    """Work items are (lane, first row) pairs of int32; program p takes items p, p + programs, ..."""
+    """Lanes [first, first + num_lanes) x tiles of rows; program p takes tiles p, p + programs, ... of all of them."""
+    num_tiles = (num_rows + TILE - 1) // TILE
     item = tl.program_id(0)
-    while item < num_work:
-        lane = lanes + tl.load(work + 2 * item).to(tl.int64) * LANE_WORDS
-        first = tl.load(work + 2 * item + 1)
-        row = first + tl.arange(0, TILE)
+    while item < num_lanes * num_tiles:
+        lane = lanes + (first + item // num_tiles).to(tl.int64) * LANE_WORDS
+        # min() hides that the tile is aligned: knowing it, Triton moves tiles through shared memory for vectors it cannot use
+        first_row = tl.minimum((item % num_tiles) * TILE, num_rows)
+        row = first_row + tl.arange(0, TILE)
         mask = row < num_rows
         slot = tl.load(lane + LANE_SLOT)
         exists = mask
         index = row
         if LISTS:
             if tl.load(lane + LANE_IS_LIST) != 0:
-                length, index = first_elements(tl.load(pointers + 2 * num_slots + slot), first, row, mask, TILE, AHEAD)
+                length, index = first_elements(
+                    tl.load(pointers + 2 * num_slots + slot), first_row, row, mask, TILE, AHEAD
+                )
                 exists = mask & (length > 0)
         i, f = load_element(tl.load(pointers + slot), tl.load(lane + LANE_DTYPE), index, exists, FLOAT)
         null = exists == 0

@@ -29,6 +29,7 @@ from rap_trainer.fusion.words import (
     OPERAND_IS_LIST,
     OPERAND_OFFSETS,
     OPERAND_SLOT,
+    OPERAND_STARTS,
     WINDOWS,
 )
 
@@ -56,17 +57,17 @@ def operand_length(operand, row, mask, pointers, num_slots, counts):
 
 
 @triton.jit
-def source_index(operand, row, position, mask, offsets, chosen):
-    """int64 [R]: where element `position` of a row's operand list lies in its slot."""
-    begins = tl.load(operand + OPERAND_OFFSETS)
-    index = row.to(tl.int64) + position
-    if begins >= 0:
-        first = tl.load(offsets + begins + row, mask=mask, other=0)
-        index = (first + position).to(tl.int64)
+def source_index(operand, row, position, mask, offsets, counts, chosen):
+    """int32 [R]: where element `position` of a row's operand list lies in its slot."""
+    index = row + position
     selection = tl.load(operand + OPERAND_CHOSEN)
     if selection >= 0:
-        picked = tl.load(chosen + selection + index, mask=mask, other=0)
-        index = index - position + picked
+        start = tl.load(counts + tl.load(operand + OPERAND_STARTS) + row, mask=mask, other=0)
+        index = tl.load(chosen + selection + start + position, mask=mask, other=0)
+    else:
+        begins = tl.load(operand + OPERAND_OFFSETS)
+        if begins >= 0:
+            index = tl.load(offsets + begins + row, mask=mask, other=0) + position
     return index
 
 

@@ -99,6 +99,8 @@ class ListLowering:
         if isinstance(op, Firstx):
             walk.limit(op.n)
             return False
+        if walk.limit_after <= 1 and not walk.changed and self._keeps_first(node, walk):
+            return False
         change = self._change(node, source)
         if change is not None or isinstance(op, Sample):
             if walk.changed:
@@ -118,6 +120,15 @@ class ListLowering:
                 walk.add(steps)
         elif change is not None and change.kind == "fill_rows":
             walk.post[:0] = self.lowering.encoded(node, None, self.feature)
+        return False
+
+    def _keeps_first(self, node: Node, walk: _Walk) -> bool:
+        """Whether, with only first elements wanted, the op's first element follows from its input's first."""
+        if isinstance(node.op, Ngram) and node.op.combine == "concat":
+            return True
+        if isinstance(node.op, Onehot):
+            walk.add(self.lowering.encoded(node, 0, self.feature))
+            return self.lowering.node(node.inputs[0]).type.is_list
         return False
 
     def _change(self, node: Node, source: Node) -> Structure | None:

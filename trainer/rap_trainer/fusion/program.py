@@ -237,7 +237,7 @@ class FusedProgram:
 
     def _made(self, limits: Limits) -> _Plan:
         lowered = lower(self.graph, limits.nullable, padded=self.layout.padded)
-        groups = group(lowered, batch_size=limits.batch_size, tiles=self._tiles)
+        groups = group(lowered, tiles=self._tiles)
         columns = {name: 0 for name, value in self.graph.columns.items() if value.is_list} | dict(limits.capacities)
         tables = Tables(
             groups=groups,
@@ -261,6 +261,7 @@ class FusedProgram:
             tables=DeviceTables.of(tables, ids_capacity=ids_capacity, device=self.device),
             scratch=scratch,
             num_slots=len(tables.slots),
+            row_capacity=limits.batch_size,
             num_features=len(tables.features),
             num_blocks=len(self.layout.blocks),
             num_multiprocessors=(

@@ -20,6 +20,7 @@ from rap_trainer.fusion.select_kernel import select_kernel
 from rap_trainer.fusion.values_kernel import values_kernel
 from rap_trainer.fusion.words import STRUCTURES
 
+LANE_ROWS_PER_WARP = 128  # four a thread
 VALUE_PROGRAMS_PER_SM = 8
 COMPARE_PROGRAMS_PER_SM = 32
 INTERPRETED_PROGRAMS = 3  # on a CPU programs run one after the other: few, but more than one
@@ -34,6 +35,8 @@ class Runner:
     tables: DeviceTables
     scratch: Scratch
     num_slots: int
+    row_capacity: int
+    """Rows of the largest batch."""
     num_features: int
     num_blocks: int
     num_multiprocessors: int | None
@@ -59,8 +62,9 @@ class Runner:
         if num_rows == 0 and launch.kernel != "scan":
             return 0
         items = {
+            "lanes": num * triton.cdiv(num_rows, self.tiles.lane),
             "select": num * triton.cdiv(num_rows, self.tiles.select[0]),
-            "compare": num * num_rows,
+            "compare": num * triton.cdiv(num_rows, self.tiles.compare[0]),
             "values": 2**31 - 1,
         }.get(launch.kernel, num)
         if self.num_multiprocessors is None:
@@ -71,8 +75,9 @@ class Runner:
 
     def _lanes(self, grid: tuple[int], launch: Launch, binding: Binding, outputs: Outputs) -> None:
         present = outputs.present_BF
+        tile = self.tiles.lane if grid[0] == self._programs(launch, binding.num_rows) else self.tiles.wide_lane
         lanes_kernel[grid](
-            self.tables.work[2 * launch.first :],
+            launch.first,
             launch.end - launch.first,
             self.tables.lanes,
             self.tables.steps,
@@ -95,9 +100,9 @@ class Runner:
             FLOAT=tl.float64 if launch.float64 else tl.float32,
             WEIGHTED=outputs.weights_N is not None,
             LISTS=launch.general,
-            TILE=self.tiles.lane,
+            TILE=tile,
             AHEAD=self.tiles.ahead,
-            num_warps=4,
+            num_warps=max(4, tile // LANE_ROWS_PER_WARP),
         )
 
     def _scan(self, grid: tuple[int], launch: Launch, binding: Binding, outputs: Outputs) -> None:
@@ -116,7 +121,7 @@ class Runner:
             STRUCTURES=_structures(launch),
             TILE=self.tiles.value,
             ROWS=self.tiles.scan,
-            num_warps=4,
+            num_warps=16,
         )
 
     def _select(self, grid: tuple[int], launch: Launch, binding: Binding, outputs: Outputs) -> None:
@@ -130,11 +135,13 @@ class Runner:
             self.scratch.offsets,
             self.scratch.counts,
             self.scratch.chosen,
+            self.scratch.hashes,
             binding.row_ids_B,
             binding.num_rows,
+            self.row_capacity,
             ROWS=self.tiles.select[0],
-            WIDTH=self.tiles.select[1],
-            num_warps=4,
+            TILE=self.tiles.select[1],
+            num_warps=2,
         )
 
     def _bases(self, grid: tuple[int], launch: Launch, binding: Binding, outputs: Outputs) -> None:
@@ -167,7 +174,7 @@ class Runner:
             self.scratch.totals,
             launch.first,
             launch.end - launch.first,
-            self.scratch.tiles,
+            self.scratch.tiles[launch.first - launch.first_stage :],
             self.tables.steps,
             self.tables.ints,
             self.tables.floats,
@@ -204,7 +211,8 @@ class Runner:
             self.scratch.counts,
             self.scratch.chosen,
             binding.num_rows,
-            WIDTH=self.tiles.compare,
+            ROWS=self.tiles.compare[0],
+            WIDTH=self.tiles.compare[1],
             num_warps=1,
         )
 

@@ -1,8 +1,10 @@
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call"
 # Triton functions are compiled from their source; their arguments have no Python types.
-"""Which elements of lists remain: nulls collapsed, a sample drawn. Rows are tiles, positions run in chunks.
+"""Which elements of lists remain: nulls collapsed, a sample drawn. Runs over elements, so that long and short lists cost alike.
 
-sample: hash_128_to_64(hash_128_to_64(salt, twang_mix64(row id)), twang_mix64(position)) >> 11 < rate * 2^53.
+A program takes a group of rows; their elements lie one after the other. What remains is packed per group into
+`chosen`, and each row learns where its part starts and how many there are. Rows talk to elements through memory and
+a barrier of the program. sample: hash_128_to_64(hash_128_to_64(salt, twang_mix64(row id)), twang_mix64(position)).
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ from rap_trainer.fusion.words import (
     OPERAND_COUNTS,
     OPERAND_OFFSETS,
     OPERAND_SLOT,
+    OPERAND_STARTS,
     PROPAGATE,
+    SELECTION_HASHES,
     SELECTION_LIMIT,
     SELECTION_MODE,
     SELECTION_PARTNER,
@@ -28,7 +32,7 @@ from rap_trainer.fusion.words import (
 )
 
 
-@triton.jit(do_not_specialize=["first", "end", "num_slots", "num_rows"])
+@triton.jit(do_not_specialize=["first", "end", "num_slots", "num_rows", "capacity"])
 def select_kernel(
     first,
     end,
@@ -38,88 +42,146 @@ def select_kernel(
     offsets,
     counts,
     chosen,
+    hashes,
     row_ids,
     num_rows,
+    capacity,
     ROWS: tl.constexpr,
-    WIDTH: tl.constexpr,
+    TILE: tl.constexpr,
 ):
-    """Selections [first, end) x groups of ROWS rows. Writes `counts`, and positions into `chosen` where wanted."""
+    """Selections [first, end) x groups of ROWS rows. `capacity`: rows of each part of `counts`.
+
+    `counts` has four parts a selection: counts, starts, ends, and flags of null rows or ranks.
+    """
     groups = (num_rows + ROWS - 1) // ROWS
     item = tl.program_id(0)
     while item < (end - first) * groups:
         selection = selections + (first + item // groups) * SELECTION_WORDS
         row = (item % groups) * ROWS + tl.arange(0, ROWS)
         mask = row < num_rows
+        part = counts + tl.load(selection + OPERAND_COUNTS)
+        starts = counts + tl.load(selection + OPERAND_STARTS)
+        zero = tl.zeros([ROWS], tl.int32)
+        tl.store(starts + row, zero, mask=mask)
+        tl.store(starts + capacity + row, zero, mask=mask)
+        tl.store(starts + 2 * capacity + row, zero, mask=mask)
+        if tl.load(selection + SELECTION_RATE) >= 0:
+            row_id = tl.load(row_ids + row, mask=mask, other=0)
+            salt = tl.load(selection + SELECTION_SALT) + tl.zeros_like(row_id)
+            row_hash = hash_128_to_64(salt, twang_mix64(row_id))
+            tl.store(hashes + tl.load(selection + SELECTION_HASHES) + row, row_hash, mask=mask)
+        tl.debug_barrier()
+        first_row = (item % groups) * ROWS
+        last_row = tl.minimum(first_row + ROWS, num_rows)
+        elements(
+            selection, first_row, last_row, pointers, num_slots, offsets, chosen, starts, hashes, capacity, ROWS, TILE
+        )
+        tl.debug_barrier()
         source = raw_length(selection, row, mask, pointers, num_slots)
-        length = tl.maximum(source, 0)
-        begins = tl.load(selection + OPERAND_OFFSETS)
-        start = row
-        if begins >= 0:
-            start = tl.load(offsets + begins + row, mask=mask, other=0)
-        taken, has_null = _rows(selection, row, mask, length, start, pointers, num_slots, chosen, row_ids, ROWS, WIDTH)
-        null_row = (has_null & (tl.load(selection + SELECTION_MODE) == PROPAGATE)) | (source < 0)
-        where_counts = tl.load(selection + OPERAND_COUNTS)
-        tl.store(counts + where_counts + row, tl.where(null_row, -1, taken), mask=mask)
+        taken = tl.load(starts + capacity + row, mask=mask, other=0) - tl.load(starts + row, mask=mask, other=0)
+        if tl.load(selection + OPERAND_CHOSEN) < 0:
+            taken = source
+        null = source < 0
+        if tl.load(selection + SELECTION_MODE) == PROPAGATE:
+            null = null | (tl.load(starts + 2 * capacity + row, mask=mask, other=0) != 0)
+        tl.store(part + row, tl.where(null, -1, taken), mask=mask)
         item += tl.num_programs(0)
 
 
 @triton.jit
-def _rows(
+def elements(
     selection,
-    row,
-    mask,
-    length,
-    start,
+    first_row,
+    last_row,
     pointers,
     num_slots,
+    offsets,
     chosen,
-    row_ids,
+    starts,
+    hashes,
+    capacity,
     ROWS: tl.constexpr,
-    WIDTH: tl.constexpr,
+    TILE: tl.constexpr,
 ):
-    """(elements taken, whether one is null) of each row of a tile."""
-    skip = tl.load(selection + SELECTION_MODE) == SKIP
-    limit = tl.load(selection + SELECTION_LIMIT)
-    rate = tl.load(selection + SELECTION_RATE)
+    """The elements of a group of rows, a tile at a time."""
+    mode = tl.load(selection + SELECTION_MODE)
     partner = tl.load(selection + SELECTION_PARTNER)
-    own = tl.load(pointers + num_slots + tl.load(selection + OPERAND_SLOT))
-    others = tl.load(pointers + num_slots + tl.maximum(partner, 0))
+    own_nulls = tl.load(pointers + num_slots + tl.load(selection + OPERAND_SLOT))
+    other_nulls = tl.load(pointers + num_slots + tl.maximum(partner, 0))
     where_chosen = tl.load(selection + OPERAND_CHOSEN)
-    row_hash = tl.zeros([ROWS], tl.int64)
-    if rate >= 0:
-        row_id = tl.load(row_ids + row, mask=mask, other=0)
-        salt = tl.load(selection + SELECTION_SALT)
-        row_hash = hash_128_to_64(salt + tl.zeros_like(row_id), twang_mix64(row_id))
-    seen = tl.zeros([ROWS], tl.int32)
-    taken = tl.zeros([ROWS], tl.int32)
-    has_null = tl.zeros([ROWS], tl.int32)
-    longest = tl.max(length, 0)
-    begin = 0
-    while begin < longest:
-        at = begin + tl.arange(0, WIDTH)
-        exists = mask[:, None] & (at[None, :] < length[:, None])
-        index = start[:, None].to(tl.int64) + at[None, :]
-        null = tl.zeros([ROWS, WIDTH], tl.int8)
-        if own != 0:
-            null = tl.load(own.to(tl.pointer_type(tl.int8)) + index, mask=exists, other=0)
+    begins = tl.load(selection + OPERAND_OFFSETS)
+    begin = first_row
+    end = last_row
+    if begins >= 0:
+        begin = tl.load(offsets + begins + first_row)
+        end = tl.load(offsets + begins + last_row)
+    num_stay = 0
+    num_kept = begin
+    at = begin
+    while at < end:
+        element = at + tl.arange(0, TILE)
+        exists = element < end
+        null = tl.zeros([TILE], tl.int8)
+        if own_nulls != 0:
+            null = tl.load(own_nulls.to(tl.pointer_type(tl.int8)) + element, mask=exists, other=0)
         if partner >= 0:
-            if others != 0:
-                null |= tl.load(others.to(tl.pointer_type(tl.int8)) + index, mask=exists, other=0)
-        has_null = tl.maximum(has_null, tl.max((null != 0).to(tl.int32), 1))
-        stays = (exists & ((null == 0) | (skip == 0))).to(tl.int32)
-        position = seen[:, None] + tl.cumsum(stays, 1) - stays
-        keep = (stays != 0) & (position < limit)
-        if rate >= 0:
-            hashed = hash_128_to_64(
-                row_hash[:, None] + tl.zeros([ROWS, WIDTH], tl.int64), twang_mix64(position.to(tl.int64))
-            )
-            keep = keep & ((hashed.to(tl.uint64, bitcast=True) >> 11).to(tl.int64) < rate)
-        kept = keep.to(tl.int32)
-        to = taken[:, None] + tl.cumsum(kept, 1) - kept
-        if where_chosen >= 0:
-            place = chosen + where_chosen + start[:, None].to(tl.int64) + to
-            tl.store(place, at[None, :] + tl.zeros([ROWS, WIDTH], tl.int32), mask=keep)
-        seen += tl.sum(stays, 1)
-        taken += tl.sum(kept, 1)
-        begin += WIDTH
-    return taken, has_null != 0
+            if other_nulls != 0:
+                null |= tl.load(other_nulls.to(tl.pointer_type(tl.int8)) + element, mask=exists, other=0)
+        any_null = tl.max(null.to(tl.int32), 0)
+        if (where_chosen >= 0) | (any_null != 0):
+            row = element
+            row_begin = element
+            row_end = element + 1
+            if begins >= 0:
+                row = group_rows(offsets + begins, element, first_row, last_row, ROWS)
+                row_begin = tl.load(offsets + begins + row)
+                row_end = tl.load(offsets + begins + row + 1)
+            if mode == PROPAGATE:
+                tl.store(starts + 2 * capacity + row, tl.full([TILE], 1, tl.int32), mask=exists & (null != 0))
+            if where_chosen >= 0:
+                stays = (exists & ((null == 0) | (mode != SKIP))).to(tl.int32)
+                keep, num_stay = sampled(
+                    selection, stays, element, row, row_begin, exists, num_stay, starts + 2 * capacity, hashes
+                )
+                before = num_kept + tl.cumsum(keep, 0) - keep
+                tl.store(chosen + where_chosen + before, element, mask=keep != 0)
+                tl.store(starts + row, before, mask=exists & (element == row_begin))
+                tl.store(starts + capacity + row, before + keep, mask=exists & (element + 1 == row_end))
+                num_kept += tl.sum(keep, 0)
+        at += TILE
+
+
+@triton.jit
+def sampled(selection, stays, element, row, row_begin, exists, num_stay, ranks, hashes):
+    """(which of the staying elements are kept, number of staying ones so far)."""
+    rate = tl.load(selection + SELECTION_RATE)
+    keep = stays
+    if rate >= 0:
+        position = element - row_begin
+        if tl.load(selection + SELECTION_MODE) == SKIP:
+            rank = num_stay + tl.cumsum(stays, 0) - stays
+            tl.store(ranks + row, rank, mask=exists & (element == row_begin))
+            tl.debug_barrier()
+            position = rank - tl.load(ranks + row, mask=exists, other=0)
+            num_stay += tl.sum(stays, 0)
+        row_hash = tl.load(hashes + tl.load(selection + SELECTION_HASHES) + row, mask=exists, other=0)
+        hashed = hash_128_to_64(row_hash, twang_mix64(position.to(tl.int64)))
+        share = (hashed.to(tl.uint64, bitcast=True) >> 11).to(tl.int64)
+        inside = (position < tl.load(selection + SELECTION_LIMIT)) & (share < rate)
+        keep = tl.where(inside, stays, 0)
+    return keep, num_stay
+
+
+@triton.jit
+def group_rows(offsets, element, first_row, last_row, ROWS: tl.constexpr):
+    """The row of each element, by bisection among a group's rows."""
+    low = tl.zeros_like(element) + first_row
+    high = tl.zeros_like(element) + last_row - 1
+    span = ROWS
+    while span > 1:
+        middle = (low + high + 1) // 2
+        begins = tl.load(offsets + middle) <= element
+        low = tl.where(begins, middle, low)
+        high = tl.where(begins, high, middle - 1)
+        span = span // 2
+    return low

@@ -57,12 +57,14 @@ class Tables:
     num_offsets: int = 0
     num_counts: int = 0
     num_chosen: int = 0
+    num_hashes: int = 0
     num_tile_rows: int = 0
     capacities: list[int] = field(default_factory=list)
     """Of each entry."""
     _offsets: dict[Slot, int] = field(default_factory=dict)
     _counts: dict[Selection, int] = field(default_factory=dict)
     _chosen: dict[Selection, int] = field(default_factory=dict)
+    _hashes: dict[Selection, int] = field(default_factory=dict)
     _pools: dict[tuple[object, ...], int] = field(default_factory=dict)
     _step_ranges: dict[tuple[Step, ...], int] = field(default_factory=dict)
 
@@ -124,7 +126,10 @@ class Tables:
 
     def _add_selection(self, selection: Selection, operand: Operand) -> None:
         self._counts[selection] = self.num_counts
-        self.num_counts += self.sizes.batch_size
+        self.num_counts += 4 * self.sizes.batch_size
+        if selection.rate_word is not None:
+            self._hashes[selection] = self.num_hashes
+            self.num_hashes += self.sizes.batch_size
         if operand.is_list and (selection.mode == "skip" or selection.rate_word is not None):
             self._chosen[selection] = self.num_chosen
             self.num_chosen += self.sizes.operand(operand)
@@ -142,6 +147,7 @@ class Tables:
                 -1 if selection is None else self._counts[selection],
                 -1 if selection is None else self._chosen.get(selection, -1),
                 -1 if operand.weights is None else self.slot(operand.weights),
+                -1 if selection is None else self._counts[selection] + self.sizes.batch_size,
             ),
             8,
         )
@@ -199,6 +205,7 @@ class Tables:
             selection.limit,
             -1 if selection.rate_word is None else selection.rate_word,
             selection.salt,
+            self._hashes.get(selection, -1),
         )
         return padded((*self._operand(plain), *words), 16)
 

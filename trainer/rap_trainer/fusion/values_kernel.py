@@ -79,9 +79,12 @@ def values_kernel(
     FLOAT: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """Stages are entries [first, first + num_stages). GENERAL: some stage does not keep positions."""
+    """Stages are entries [first, first + num_stages); `tiles` holds the number of each one's first tile, and one more.
+
+    GENERAL: some stage does not keep positions.
+    """
     num_tiles = tl.load(tiles + num_stages)
-    tile = tl.program_id(0).to(tl.int64)
+    tile = tl.load(tiles) + tl.program_id(0)
     while tile < num_tiles:
         low = 0
         high = num_stages
@@ -102,7 +105,7 @@ def values_kernel(
         source_position = tl.zeros([TILE], tl.int32)
         window = tl.full([TILE], 1, tl.int32)
         other_position = tl.zeros([TILE], tl.int32)
-        source = element.to(tl.int64)
+        source = element
         if GENERAL:
             if tl.load(entry + LIST_KEEPS) == 0:
                 row = rows_of_tile(entry, element, place, total, offsets, tile_rows, num_rows, TILE)
@@ -111,7 +114,7 @@ def values_kernel(
                 source_position, window, other_position = positions(
                     entry, row, position, mask, pointers, num_slots, counts, STRUCTURES
                 )
-                source = source_index(entry + LIST_OPERAND, row, source_position, mask, offsets, chosen)
+                source = source_index(entry + LIST_OPERAND, row, source_position, mask, offsets, counts, chosen)
         i, f, null, weight = load_operand(
             entry + LIST_OPERAND, row, source, mask, pointers, num_slots, counts, STRUCTURES, entry, WEIGHTED, FLOAT
         )
@@ -126,7 +129,7 @@ def values_kernel(
         if holds(STRUCTURES, CARTESIAN):
             if tl.load(entry + LIST_STRUCTURE) == CARTESIAN:
                 other = entry + LIST_OTHER
-                where_other = source_index(other, row, other_position, mask, offsets, chosen)
+                where_other = source_index(other, row, other_position, mask, offsets, counts, chosen)
                 i2, _, _, weight2 = load_operand(
                     other, row, where_other, mask, pointers, num_slots, counts, 0, entry, WEIGHTED, FLOAT
                 )
@@ -138,7 +141,9 @@ def values_kernel(
                 size = tl.load(entry + LIST_PARAMETER)
                 while k < size:
                     more = mask & (k < window)
-                    where_next = source_index(entry + LIST_OPERAND, row, source_position + k, more, offsets, chosen)
+                    where_next = source_index(
+                        entry + LIST_OPERAND, row, source_position + k, more, offsets, counts, chosen
+                    )
                     i2, f2, null2, weight2 = load_operand(
                         entry + LIST_OPERAND,
                         row,

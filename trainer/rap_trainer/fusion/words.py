@@ -35,6 +35,7 @@ OPERAND_OFFSETS = tl.constexpr(3)  # where its offsets begin, or -1 where nobody
 OPERAND_COUNTS = tl.constexpr(4)  # where its selection's counts begin, or -1
 OPERAND_CHOSEN = tl.constexpr(5)  # where its selection's positions begin, or -1 if they are 0, 1, 2, ...
 OPERAND_WEIGHTS = tl.constexpr(6)  # slot of the weights, or -1
+OPERAND_STARTS = tl.constexpr(7)  # where its selection's starts within the positions begin
 OPERAND_WORDS = tl.constexpr(8)
 
 # One row for each list whose lengths are scanned: a stage, or a raw list whose offsets are needed.
@@ -75,6 +76,7 @@ SELECTION_MODE = tl.constexpr(9)
 SELECTION_LIMIT = tl.constexpr(10)
 SELECTION_RATE = tl.constexpr(11)  # or -1: no sample
 SELECTION_SALT = tl.constexpr(12)
+SELECTION_HASHES = tl.constexpr(13)  # where the hashes of its rows begin
 MODES = ("none", "propagate", "skip")
 PROPAGATE = tl.constexpr(1)
 SKIP = tl.constexpr(2)

@@ -7,7 +7,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 from rap_contract.ops.boxcox import Boxcox
+from triton.language.extra.cuda import libdevice
 
+from rap_trainer.fusion.ops.elements import INTERPRETED, natural_log
 from rap_trainer.fusion.ops.step import Step, float_parameter, float_word
 
 
@@ -20,14 +22,17 @@ def encode(op: Boxcox) -> Step:
 
 @triton.jit
 def boxcox(x, step):
-    """Lambda other than 0; x^lambda = 2^(lambda * log2 x)."""
-    power = float_parameter(step, 1, x)
+    """Lambda other than 0; in the interpreter x^lambda = 2^(lambda * log2 x)."""
+    exponent = float_parameter(step, 1, x)
     positive = tl.where(x > 0, x, 1.0)
-    raised = (tl.exp2(power * tl.log2(positive)) - 1.0) / power
-    return tl.where(x > 0, raised, x)
+    if INTERPRETED:
+        raised = tl.exp2(exponent * tl.log2(positive))
+    else:
+        raised = libdevice.pow(positive, exponent + tl.zeros_like(x))
+    return tl.where(x > 0, (raised - 1.0) / exponent, x)
 
 
 @triton.jit
 def boxcox_log(x):
     """Lambda 0."""
-    return tl.where(x > 0, tl.log(tl.where(x > 0, x, 1.0)), x)
+    return tl.where(x > 0, natural_log(tl.where(x > 0, x, 1.0)), x)

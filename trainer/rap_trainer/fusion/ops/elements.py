@@ -6,12 +6,27 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import libdevice
 
 INT32 = tl.constexpr(0)
 INT64 = tl.constexpr(1)
 FLOAT32 = tl.constexpr(2)
 FLOAT64 = tl.constexpr(3)
 DTYPE_CODES = {"int32": 0, "int64": 1, "float32": 2, "float64": 3}
+
+
+INTERPRETED = tl.constexpr(bool(triton.knobs.runtime.interpret))
+"""Triton's interpreter has none of CUDA's own functions; ops that need them are written in other terms there."""
+
+
+@triton.jit
+def natural_log(x):
+    """ln x as PyTorch computes it; the hardware's fast logarithm is off by 1e-7 near 1, where ln is 0."""
+    if INTERPRETED:
+        result = tl.log(x)
+    else:
+        result = libdevice.log(x)
+    return result
 
 
 @triton.jit

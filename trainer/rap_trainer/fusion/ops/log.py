@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 from rap_contract.ops.log import Log
 
+from rap_trainer.fusion.ops.elements import natural_log
 from rap_trainer.fusion.ops.step import Step, float_parameter, float_word
 
 
@@ -22,4 +23,4 @@ def encode(op: Log) -> Step:
 def log(x, step):
     """Floats; NaN passes the bound."""
     low = float_parameter(step, 1, x)
-    return tl.log(tl.where(x < low, low, x))
+    return natural_log(tl.where(x < low, low, x))

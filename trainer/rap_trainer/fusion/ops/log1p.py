@@ -9,8 +9,9 @@ import math
 import triton
 import triton.language as tl
 from rap_contract.ops.log1p import Log1p
+from triton.language.extra.cuda import libdevice
 
-from rap_trainer.fusion.ops.elements import flag
+from rap_trainer.fusion.ops.elements import INTERPRETED, flag
 from rap_trainer.fusion.ops.step import Step, float_parameter, float_word
 
 
@@ -21,10 +22,14 @@ def encode(op: Log1p) -> Step:
 
 @triton.jit
 def log1p(x, step):
-    """Floats. With u = 1 + x rounded, ln(u) * x / (u - 1) cancels the rounding of u (Kahan)."""
+    """Floats. In the interpreter, with u = 1 + x rounded, ln(u) * x / (u - 1) cancels the rounding of u (Kahan)."""
     low = float_parameter(step, 1, x)
     x = tl.where(x < low, low, x)
-    u = 1.0 + x
-    exact = tl.log(u) * (x / tl.where(u == 1.0, 1.0, u - 1.0))
-    large = flag(u - 1.0 == x) | flag(u == 0.0)
-    return tl.where(u == 1.0, x, tl.where(large, tl.log(u), exact))
+    if INTERPRETED:
+        u = 1.0 + x
+        exact = tl.log(u) * (x / tl.where(u == 1.0, 1.0, u - 1.0))
+        large = flag(u - 1.0 == x) | flag(u == 0.0)
+        result = tl.where(u == 1.0, x, tl.where(large, tl.log(u), exact))
+    else:
+        result = libdevice.log1p(x)
+    return result

@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 from rap_contract.ops.logit import Logit
 
+from rap_trainer.fusion.ops.elements import natural_log
 from rap_trainer.fusion.ops.step import Step, float_parameter, float_word
 
 
@@ -23,4 +24,4 @@ def logit(x, step):
     hi = float_parameter(step, 2, x)
     x = tl.where(x < lo, lo, x)
     x = tl.where(x > hi, hi, x)
-    return tl.log(x / (1.0 - x))
+    return natural_log(x / (1.0 - x))
