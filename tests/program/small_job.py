@@ -15,6 +15,7 @@ COLUMNS = {
     "hour": "int64",
     "cat_{0..3}": "list<int64>",
     "small": "list<int32>",
+    "w_cat_{0..3}": "list<float32>",
     "scores_{0..1}": "list<float32>",
 }
 FILL = {"fillNull": {"value": 0}}

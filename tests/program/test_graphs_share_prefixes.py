@@ -10,6 +10,8 @@ import torch
 from program.small_job import DENSE, FILL, SPARSE, graph_of
 from program.test_programs_equal_python import plan_graph
 from rap_contract.graph import Node
+from rap_contract.ops import OPS
+from rap_trainer.batch import Column
 from rap_trainer.ops import segments
 from rap_trainer.plans import plan_job, synthetic_batch
 from rap_trainer.program import Program, execution
@@ -114,6 +116,37 @@ def test_a_program_counts_the_ops_of_each_feature() -> None:
     assert program.nodes_per_feature["int_3"] == 2
     assert program.nodes_per_feature["cat_3"] == 3
     assert program.nodes_per_feature["int_0_bucket"] == 1
+
+
+@pytest.mark.parametrize(
+    ("number", "dense", "sparse"), [(0, 13, 27), (1, 13, 27), (2, 26, 52), (3, 52, 104), (4, 200, 400)]
+)
+def test_a_plan_has_its_features(number: int, dense: int, sparse: int) -> None:
+    graph = plan_graph(plan_job(number))
+    assert (len(graph.dense), len(graph.sparse)) == (dense, sparse)
+
+
+def test_plan_4_has_every_op_and_lists_of_mean_length_20() -> None:
+    job = plan_job(4)
+    assert {node.op.stem for node in plan_graph(job).ops if node.op} == set(OPS)
+    columns = [c for name, c in synthetic_batch(job, 200).columns.items() if name.startswith("ids_")]
+    present = [column.lengths_B[~null_rows(column)] for column in columns if column.lengths_B is not None]
+    lengths = torch.cat(present).to(torch.float32)
+    assert lengths.mean().item() == pytest.approx(20, abs=0.5)
+    assert lengths.max().item() == 100
+
+
+def null_rows(column: Column) -> torch.Tensor:
+    assert column.lengths_B is not None
+    assert column.nulls_N is not None
+    ends = torch.cumsum(column.lengths_B, 0) - 1
+    return (column.lengths_B == 1) & column.nulls_N[ends.clamp(min=0)]
+
+
+def test_tables_are_capped() -> None:
+    assert max(table.rows for table in plan_graph(plan_job(1, max_rows=500)).tables) == 500
+    with pytest.raises(ValueError, match="plans are 0 to 4, got 5"):
+        plan_job(5)
 
 
 def test_synthetic_batches_are_equal_for_equal_seeds() -> None:

@@ -33,6 +33,12 @@ def ids(*ops: Any, column: str = "cat_0", nulls: str = "propagate", **fields: An
     return feature("it", column, *ops, nulls=nulls, table=fields.pop("table", ZERO), **fields)
 
 
+def group(*ops: Any, **fields: Any) -> dict[str, Any]:
+    """Four features that run as one lane, each with a table of its own size."""
+    table = {"rows": [50, 7, 30, 1], "dim": 8, "outOfRange": "zero"}
+    return {"name": "x_{column}", "columns": ["cat_{0..3}"], "ops": list(ops), "table": table, **fields}
+
+
 ONEHOT = {"onehot": {"low": 0, "high": 16, "classes": 3, "dtype": "int64"}}
 JOBS: dict[str, Callable[[str], list[dict[str, Any]]]] = {
     "nothing": lambda nulls: [ids(nulls=nulls)],
@@ -81,6 +87,30 @@ JOBS: dict[str, Callable[[str], list[dict[str, Any]]]] = {
     "hours": lambda nulls: [
         feature("it", "hour", {"localHour": {"offsetColumn": "count"}}, table=ZERO, nulls=nulls),
         feature("dense", "hour", FILL, {"localHour": {"offset": 3600}}, nulls=nulls),
+    ],
+    "a group": lambda nulls: [group({"sigridHash": {"salt": 5}}, {"firstx": {"n": 2}}, nulls=nulls)],
+    "a group filled first": lambda nulls: [group(FILL, {"ngram": {"n": 2}}, {"sigridHash": {}}, nulls=nulls)],
+    "a group with weights": lambda nulls: [
+        group(
+            {"sample": {"rate": 0.6}}, {"sigridHash": {}}, {"fillNull": {"value": 0}}, nulls=nulls, weights="w_{column}"
+        )
+    ],
+    "a group read by a group": lambda nulls: [
+        group(FILL, {"sigridHash": {}}, nulls=nulls),
+        *(
+            feature(
+                f"cross_{i}",
+                f"cat_{i}",
+                {"cartesian": {"with": f"x_cat_{3 - i}", "max": 6}},
+                HASH,
+                table=ZERO,
+                nulls=nulls,
+            )
+            for i in range(3)
+        ),
+    ],
+    "a group compared": lambda nulls: [
+        feature(f"it_{i}", f"cat_{i}", {"getMaxCount": {"match": f"cat_{i + 1}"}}, FILL, nulls=nulls) for i in range(3)
     ],
     "narrow ids": lambda nulls: [ids({"positiveModulus": {"n": 30}}, {"enumerate": {}}, column="small", nulls=nulls)],
 }

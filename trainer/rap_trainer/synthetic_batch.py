@@ -101,10 +101,10 @@ class _Maker:
         )
 
     def _lengths(self) -> torch.Tensor:
-        """Log-normal with the wanted mean (before the cap), or all 1."""
+        """Log-normal, capped, with the wanted mean; or all 1."""
         if self._mean_length == 1:
             return torch.ones(self._num_rows, dtype=torch.int32, device=self._device)
-        mu = math.log(self._mean_length) - SIGMA**2 / 2
+        mu = _log_scale(self._mean_length)
         normal_B = torch.randn(self._num_rows, generator=self._generator, device=self._device)
         return (normal_B * SIGMA + mu).exp().round().clamp(max=MAX_LENGTH).to(torch.int32)
 
@@ -115,3 +115,20 @@ class _Maker:
             return skewed.to(getattr(torch, dtype))
         normal = torch.randn(number, generator=self._generator, device=self._device)
         return normal.mul(2).exp().to(getattr(torch, dtype))
+
+
+def _log_scale(mean: float) -> float:
+    """mu of the log-normal whose mean, capped at MAX_LENGTH, is `mean`; by bisection."""
+
+    def below(z: float) -> float:
+        return (1 + math.erf(z / math.sqrt(2))) / 2
+
+    def capped_mean(mu: float) -> float:
+        z = (math.log(MAX_LENGTH) - mu) / SIGMA
+        return math.exp(mu + SIGMA**2 / 2) * below(z - SIGMA) + MAX_LENGTH * (1 - below(z))
+
+    low, high = math.log(mean) - SIGMA**2 / 2, math.log(MAX_LENGTH)
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if capped_mean(middle) < mean else (low, middle)
+    return low
