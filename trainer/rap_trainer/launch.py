@@ -19,6 +19,7 @@ from pathlib import Path
 from types import FrameType
 
 from rap_contract.job import RAPJobSpec
+from rap_contract.pod import ExitCode
 
 from rap_trainer.checkpoint.fence import Claim, newest_claim
 from rap_trainer.display.terminal import Form
@@ -124,7 +125,7 @@ class _Group:
                     return [INTERRUPTED]
                 return [code for rank, code in enumerate(ended) if rank not in killed] or ended
             now_s = time.monotonic()
-            if any(ended):
+            if any(code not in (ExitCode.DONE, ExitCode.TERMINATED) for code in ended):
                 limit_s = min(limit_s or now_s + PARTING_S, now_s + PARTING_S)
             elif ended:
                 limit_s = limit_s or now_s + FINISH_S
