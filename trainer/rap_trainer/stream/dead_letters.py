@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import TYPE_CHECKING, BinaryIO, Protocol
 
-from rap_trainer.batch import Position
+if TYPE_CHECKING:  # reader processes come here too, and do without torch
+    from rap_trainer.batch import Position
 
 logger = logging.getLogger(__name__)
 

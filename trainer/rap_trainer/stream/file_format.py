@@ -11,13 +11,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
 from rap_trainer.stream.dead_letters import BadRow
-from rap_trainer.stream.rows import Int64s
 from rap_trainer.stream.source import SourceError
+
+if TYPE_CHECKING:  # reader processes come here too, and do without torch
+    from rap_trainer.stream.rows import Int64s
 
 PIECE_BYTES = 32 << 20  # of one decoded piece: large enough for vectorised work, small beside a read-ahead of 128 MiB
 

@@ -1,0 +1,88 @@
+"""The main job on a real broker: trained, stopped, resumed; every row counts once or is a dead letter."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from kafka_source.topics import arrow, received, send
+from rap_contract.pod import ExitCode
+from rap_trainer.display import Display
+from rap_trainer.step.ledger import ENV_LEDGER, gaps, replay
+from rap_trainer.train import train
+from servers.kafka_cluster import KafkaCluster
+from train.recorder import Recorder
+from train.small_jobs import NUM_DENSE, NUM_SPARSE, small_job
+
+pytestmark = pytest.mark.kafka
+
+ROWS_A_MESSAGE, MESSAGES, PARTITIONS, BATCH = 20, 8, 3, 16
+BAD_EVERY = 40  # rows; one in every second message
+
+
+def events(rows: int, seed: int) -> pa.Table:
+    random = np.random.default_rng(seed)
+    columns: dict[str, Any] = {
+        "label": pa.array([7 if row % BAD_EVERY == 3 else row % 2 for row in range(rows)], pa.int32())
+    }
+    columns |= {f"int_{i}": pa.array(random.random(rows), pa.float32()) for i in range(NUM_DENSE)}
+    ids = random.integers(0, 1000, (NUM_SPARSE, rows, 2))
+    columns |= {f"cat_{i}": pa.array(list(ids[i]), pa.list_(pa.int64())) for i in range(NUM_SPARSE)}
+    return pa.table(columns)
+
+
+def test_every_row_of_a_topic_counts_once_over_a_stop_and_bad_ones_are_dead_letters(
+    tmp_path: Path, kafka_broker: KafkaCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, dead = kafka_broker.create_topic("clicks", num_partitions=PARTITIONS), kafka_broker.create_topic("dead")
+    for partition in range(PARTITIONS):
+        rows = events(ROWS_A_MESSAGE * MESSAGES, seed=partition)
+        cut = [rows.slice(i * ROWS_A_MESSAGE, ROWS_A_MESSAGE) for i in range(MESSAGES)]
+        send(kafka_broker, topic, [*map(arrow, cut), b"not Arrow", None], partition)
+    total = ROWS_A_MESSAGE * MESSAGES * PARTITIONS
+    bad = total // BAD_EVERY
+    good_steps, left = divmod(total - bad, BATCH)
+    assert left == 4  # so the last step is a part of a batch
+    monkeypatch.setenv(ENV_LEDGER, str(tmp_path / "ledger"))
+    source = {
+        "kafka": {
+            "bootstrapServers": kafka_broker.bootstrap_servers,
+            "topic": topic,
+            "deadLetter": {"topic": dead},
+            "errorBudget": {"ratio": 0.5},
+        }
+    }
+    rows_done = 0
+    for max_steps in (5, 12, good_steps + 1):
+        recorder = Recorder()
+        job = small_job(tmp_path, source=source, trainer__maxSteps=max_steps, trainer__maxWaitMs=200)
+        ending = train(job, display=Display([recorder]))
+        assert ending.code == ExitCode.DONE, ending.reason
+        assert ending.reason == "maxSteps is reached"
+        rows_done += recorder.outcomes[0].rows
+        if max_steps < good_steps:
+            assert recorder.outcomes[0].last is not None
+            assert recorder.outcomes[0].last.lag_records is not None
+            assert recorder.outcomes[0].last.lag_records > 0
+    account = replay(tmp_path / "ledger")[0]
+    assert gaps(account) == []
+    assert rows_done == sum(step.rows for step in account.values()) == total - bad
+    ends = {unit: end for step in account.values() for unit, (_, end) in step.spans.items()}
+    assert {unit: end.offset for unit, end in ends.items()}.keys() == {f"{topic}/{p}" for p in range(PARTITIONS)}
+    origins = set()
+    for record in received(kafka_broker, dead, bad):
+        headers = {name: value.decode() for name, value in record.headers}
+        origins.add((headers["rap.partition"], headers["rap.offset"], headers["rap.row"]))
+        if headers["rap.reason"] == "label":
+            assert json.loads(record.value)["label"] == 7
+    rows = [
+        (str(p), str(row // ROWS_A_MESSAGE), str(row % ROWS_A_MESSAGE))
+        for p in range(PARTITIONS)
+        for row in range(ROWS_A_MESSAGE * MESSAGES)
+        if row % BAD_EVERY == 3
+    ]
+    assert origins >= set(rows)

@@ -1,0 +1,56 @@
+"""Starts and ends a reader process, seen from the training process."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from dataclasses import replace
+from multiprocessing.connection import Connection
+
+from rap_trainer.stream.kafka import ring
+from rap_trainer.stream.kafka.frames import ReaderOptions
+
+END_S = 2.0  # for the reader to leave by itself
+
+
+class ReaderProcess:
+    """One running reader with its link and its ring."""
+
+    def __init__(self, options: ReaderOptions, *, ring_bytes: int) -> None:
+        file = ring.create(ring_bytes)
+        mine, theirs = socket.socketpair()
+        try:
+            self.ring = ring.RingReader(file)
+            self._process = subprocess.Popen(  # noqa: S603  # this very interpreter
+                [sys.executable, "-m", "rap_trainer.stream.kafka.reader", str(theirs.fileno())],
+                pass_fds=(theirs.fileno(), file),
+                stdin=subprocess.DEVNULL,
+                stdout=sys.__stderr__.fileno() if sys.__stderr__ is not None else None,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+            )
+            self.link = Connection(mine.detach())
+            self.link.send(replace(options, ring_file=file))
+        finally:
+            os.close(file)
+            theirs.close()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def ended(self) -> str:
+        """How it ended, for a person; waits for that."""
+        self.close()
+        code = self._process.returncode
+        return f"signal {-code}" if code < 0 else f"exit code {code}"
+
+    def close(self) -> None:
+        """Ends it; idempotent."""
+        self.link.close()  # the reader notices
+        try:
+            self._process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()

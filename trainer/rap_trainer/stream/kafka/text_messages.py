@@ -1,0 +1,166 @@
+"""Messages of lines: JSON lines, and delimited text. Lines of many messages are parsed together, judged one by one."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.json as pj
+from rap_contract.names import expand
+from rap_contract.source import Csv
+
+from rap_trainer.stream.csv_block import CsvBlocks, num_lines, without_lines
+from rap_trainer.stream.dead_letters import BadReason, BadRow
+from rap_trainer.stream.file_format import Piece
+from rap_trainer.stream.kafka.messages import Parsed, bad_message, registry_detail, registry_framed
+
+
+class _Lines(NamedTuple):
+    """A message as lines with an end each, or the reason why it is not."""
+
+    header: bytes
+    """The line that names the columns; without one empty."""
+    body: bytes
+    bad: BadRow | None = None
+
+
+class TextMessages:
+    """Implements Parser. `block` gives what parses lines below a header; it raises ValueError for a wrong header."""
+
+    def __init__(self, *, has_header: bool, block: Callable[[bytes], Callable[[bytes, int], Piece]]) -> None:
+        self._has_header, self._block = has_header, block
+
+    def parse(self, values: Sequence[bytes | None]) -> Iterator[Parsed]:
+        """A piece for each run of equal headers; an empty message or a bad one ends no run."""
+        lines = [self._lines(value) for value in values]
+        header = next((each.header for each in lines if each.body), b"")
+        for index, each in enumerate(lines):
+            header = each.header if each.body else header
+            lines[index] = each._replace(header=header)
+        for header, run in groupby(lines, key=lambda each: each.header):
+            yield self._parse_run(header, list(run))
+
+    def _lines(self, value: bytes | None) -> _Lines:
+        if not value:
+            return _Lines(b"", b"")
+        if registry_framed(value):
+            return _Lines(b"", b"", bad_message(value, registry_detail(value)))
+        if b"\0" in value:
+            return _Lines(b"", b"", bad_message(value, "not text: it has NUL bytes"))
+        body = value if value.endswith(b"\n") else value + b"\n"
+        header = b""
+        if self._has_header:
+            header, _, body = body.partition(b"\n")
+        if body:
+            try:
+                self._block(header)
+            except ValueError as error:
+                return _Lines(b"", b"", bad_message(value, str(error)))
+        return _Lines(header, body)
+
+    def _parse_run(self, header: bytes, run: Sequence[_Lines]) -> Parsed:
+        num_rows = np.array([num_lines(m.body) if m.body else int(m.bad is not None) for m in run], np.int64)
+        starts = np.cumsum(num_rows) - num_rows
+        bad = [replace(m.bad, row=int(start)) for m, start in zip(run, starts, strict=True) if m.bad is not None]
+        body = b"".join(message.body for message in run)
+        if not body:
+            return Parsed(num_rows=tuple(num_rows.tolist()), batch=None, row_numbers=None, bad=tuple(bad))
+        piece = self._block(header)(body, int(num_rows.sum()) - len(bad))
+        numbers = piece.row_numbers
+        bad_lines = piece.bad
+        if bad:  # lines are counted without the messages that have none
+            shifted = np.delete(np.arange(int(num_rows.sum())), [row.row for row in bad])
+            numbers = shifted if numbers is None else shifted[numbers]
+            bad_lines = tuple(replace(line, row=int(shifted[line.row])) for line in bad_lines)
+        return Parsed(
+            num_rows=tuple(num_rows.tolist()),
+            batch=piece.batch if piece.batch.num_rows else None,
+            row_numbers=numbers,
+            bad=tuple(sorted([*bad, *bad_lines], key=lambda row: row.row)),
+        )
+
+
+def csv_messages(options: Csv, types: pa.Schema) -> TextMessages:
+    """Delimited text; with a header each message begins with the column names."""
+    blocks: dict[bytes, Callable[[bytes, int], Piece]] = {}
+    names = None
+    if options.column_names is not None:
+        names = [name for pattern in options.column_names for name in expand(pattern)]
+
+    def block(header: bytes) -> Callable[[bytes, int], Piece]:
+        if header not in blocks:
+            fields = _header_fields(header, options, names)
+            missing = [name for name in types.names if name not in fields]
+            if missing:
+                raise ValueError(
+                    f"columns {', '.join(missing[:5])} are missing; hint: see csv.header, csv.columnNames, csv.delimiter"
+                )
+            parser = CsvBlocks(fields, options.delimiter, {field.name: field.type for field in types})
+            if len(blocks) > 1000:  # of headers: somebody sends rows as headers
+                blocks.clear()
+            blocks[header] = lambda body, rows: parser.piece(body, types.names, 0, rows)
+        return blocks[header]
+
+    return TextMessages(has_header=options.header, block=block)
+
+
+def _header_fields(header: bytes, options: Csv, names: list[str] | None) -> list[str]:
+    if not options.header:
+        return names or []
+    line = header.rstrip(b"\r").decode("utf-8", "replace")
+    fields = next(csv.reader([line], delimiter=options.delimiter), [])
+    if names is not None and len(names) != len(fields):
+        raise ValueError(f"the header has {len(fields)} columns, csv.columnNames {len(names)}")
+    return names or fields
+
+
+def json_messages(types: pa.Schema) -> TextMessages:
+    """One JSON object a line; other fields than the wanted are ignored, missing ones are null."""
+    options = pj.ParseOptions(explicit_schema=types, unexpected_field_behavior="ignore")
+
+    def block(header: bytes) -> Callable[[bytes, int], Piece]:
+        return lambda body, rows: _json_piece(body, rows, options)
+
+    return TextMessages(has_header=False, block=block)
+
+
+def _json_piece(body: bytes, rows: int, options: pj.ParseOptions) -> Piece:
+    schema = options.explicit_schema
+    tables: list[pa.Table] = [schema.empty_table()]
+    bad: list[BadRow] = []
+    waiting = [(body, 0)]
+    while waiting:
+        block, row = waiting.pop()
+        lines = num_lines(block)
+        table, message = _json_table(block, options)
+        if table is not None and table.num_rows == lines:
+            tables.append(table.select(schema.names))
+        elif lines == 1:
+            bad.append(BadRow(row=row, reason=BadReason.UNPARSEABLE, detail=message, payload=block.rstrip(b"\r\n")))
+        else:
+            half = lines // 2
+            rest = without_lines(block, half)
+            waiting += [(rest, row + half), (block[: len(block) - len(rest)], row)]
+    batches = pa.concat_tables(tables).combine_chunks().to_batches()
+    return Piece(
+        first_row=0,
+        num_rows=rows,
+        batch=batches[0]
+        if batches
+        else pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema], schema=schema),
+        row_numbers=np.delete(np.arange(rows), [row.row for row in bad]) if bad else None,
+        bad=tuple(bad),
+    )
+
+
+def _json_table(block: bytes, options: pj.ParseOptions) -> tuple[pa.Table | None, str]:
+    try:
+        reading = pj.ReadOptions(use_threads=False, block_size=len(block) + 1)
+        return pj.read_json(pa.BufferReader(block), read_options=reading, parse_options=options), "not one JSON object"
+    except (pa.ArrowException, ValueError) as error:
+        return None, str(error).strip().partition("\n")[0]
