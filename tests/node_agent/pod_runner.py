@@ -22,7 +22,7 @@ from node_agent.environment import ReferenceMissing
 from node_agent.hosts import RESOLVER
 from node_agent.pod_containers import PodContainers
 from node_agent.probing import Probing
-from node_agent.status import PodFacts, Running, Terminated, pod_status
+from node_agent.status import PodFacts, Running, Terminated, agrees, pod_status
 from node_agent.tokens import TokenSource
 from node_agent.volumes import PodVolumes, VolumeSource
 from servers.kube_api import STRATEGIC_PATCH, KubeError, Object
@@ -67,6 +67,7 @@ class PodRunner:
         self._is_prepared = False
         self._is_abandoned = False
         self._is_stale = False
+        self._is_overwritten = False
         self._ending_since_s: float | None = None
         self._start_at_s = time.monotonic() + context.start_delay_s()
         if ran_before:
@@ -81,6 +82,7 @@ class PodRunner:
         """Take the newest object of the pod, which may say that it is being deleted."""
         self.pod = pod
         self._is_stale = True  # labels and annotations may be in a downwardAPI volume
+        self._is_overwritten = self._is_overwritten or not agrees(pod.get("status", {}), self._sent)
         self._wake.set()
 
     def refresh(self) -> None:
@@ -240,10 +242,11 @@ class PodRunner:
             now=_now(),
             before=self._sent,
         )
-        if status != self._sent:
+        if status != self._sent or self._is_overwritten:
             body = {"metadata": {"uid": self.uid}, "status": status}
             self._context.api.patch(f"{self._path}/status", body, content_type=STRATEGIC_PATCH)
             self._sent = status
+            self._is_overwritten = False
 
     def _remove(self) -> None:
         """Confirm the deletion to the API, as a kubelet does once nothing of the pod is left."""

@@ -141,6 +141,12 @@ def pod_status(
     return status
 
 
+def agrees(found: Object, sent: Object) -> bool:
+    """Whether the API still holds the conditions that were sent: a silent node's are overwritten as not ready."""
+    known = {condition["type"]: condition["status"] for condition in found.get("conditions", ())}
+    return all(known.get(condition["type"]) == condition["status"] for condition in sent.get("conditions", ()))
+
+
 def _phase(facts: PodFacts, containers: Sequence[ContainerStatus], *, is_over: bool) -> str:
     states = [container.state for container in containers]
     if is_over:

@@ -9,6 +9,7 @@ import pytest
 from node_agent.atomic_folder import write_all
 from node_agent.environment import ReferenceMissing, arguments, environment, expand, quantity
 from node_agent.hosts import hosts_file
+from node_agent.status import agrees
 from servers.kube_api import Object
 
 OBJECTS: dict[tuple[str, str], Object] = {
@@ -102,3 +103,12 @@ def test_files_of_a_volume_change_together_and_only_when_they_differ(tmp_path: P
     assert (tmp_path / "a").read_bytes() == b"2"
     assert sorted(path.name for path in tmp_path.iterdir() if not path.name.startswith("..")) == ["a", "c"]
     assert not first.exists()
+
+
+@pytest.mark.parametrize(
+    ("ready", "holds"), [pytest.param("True", True, id="as sent"), pytest.param("False", False, id="overwritten")]
+)
+def test_a_node_that_was_silent_notices_that_its_pods_were_marked_not_ready(ready: str, holds: bool) -> None:
+    sent: Object = {"conditions": [{"type": "Ready", "status": "True"}]}
+    found: Object = {"conditions": [{"type": "PodScheduled", "status": "True"}, {"type": "Ready", "status": ready}]}
+    assert agrees(found, sent) is holds
