@@ -123,7 +123,9 @@ class Scraper:
             after = before if values is None else telemetry(values, before, target, now_s)
             if after is None:
                 return
-            may_report = values is not None and self._take_turn(target.uid)
+            # The first summary waits for the first rate; later ones come also when it is nought.
+            is_worth_it = bool(after.samples_per_second) or target.uid in self._reported_s
+            may_report = values is not None and is_worth_it and self._take_turn(target.uid)
             self._known[target.uid] = replace(after, may_report=may_report or after.may_report)
         self.count("done" if values is not None else "stale")
         # A pass is due for a summary, and when the step stands still: the decision knows for how long it may.
