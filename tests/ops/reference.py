@@ -155,16 +155,15 @@ def _logit(op: Any, value: Rows, refs: Mapping[str, Rows], row_ids: list[int]) -
 def _boxcox(op: Any, value: Rows, refs: Mapping[str, Rows], row_ids: list[int]) -> Rows:
     to = rounder(value.dtype)
 
-    def power(x: float) -> float:
-        try:
-            return to(to(x**op.lambda_))
-        except OverflowError:
-            return math.inf
-
     def boxcox(x: float) -> float:
         if not x > 0:
             return x
-        return to(math.log(x)) if op.lambda_ == 0 else to((power(x) - 1) / op.lambda_)
+        if op.lambda_ == 0:
+            return to(math.log(x))
+        try:
+            return to((x**op.lambda_ - 1) / op.lambda_)
+        except OverflowError:
+            return math.copysign(math.inf, op.lambda_)
 
     return each(value, value.dtype, boxcox)
 

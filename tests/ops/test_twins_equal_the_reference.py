@@ -13,7 +13,7 @@ from rap_contract.ops import OPS
 from rap_contract.types import ValueType
 from rap_trainer.ops import segments
 from rap_trainer.ops.registry import apply
-from rap_trainer.ops.value import Context, Dense, Value
+from rap_trainer.ops.value import Context, Dense, Value, elements
 
 TOLERANCE = dict.fromkeys(("logit", "boxcox", "log", "log1p"), 2e-6) | dict.fromkeys(
     ("standardize", "min_max", "cosine", "score_sum", "jaccard"), 1e-6
@@ -115,3 +115,34 @@ def test_bucketize_counts_nan_that_is_not_null() -> None:
     apply(op, Dense(values_B=values_B, nulls_B=torch.tensor([True, False, False])), {}, context)
     apply(op, Dense(values_B=values_B), {}, context)
     assert int(context.counters["bucketize_nan"]) == 3
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize(
+    ("stem", "parameters"),
+    [
+        ("logit", {"eps": 1e-5}),
+        *(("boxcox", {"lambda": power}) for power in (0, 0.25, 0.5, -0.5, 2, 3.7)),
+        ("log", {"min": 1e-6}),
+        ("log1p", {}),
+        ("standardize", {"mean": 0.1, "std": 0.3}),
+        ("min_max", {"lo": 0.1, "hi": 0.4}),
+        ("onehot", {"low": 0, "high": 3, "classes": 7}),
+        ("bucketize", {"borders": [0.1, 0.5, 2.5]}),
+    ],
+    ids=str,
+)
+def test_a_number_does_not_depend_on_its_place_in_a_batch(
+    stem: str, parameters: dict[str, float], dtype: torch.dtype
+) -> None:
+    op = OPS[stem].model_validate(parameters)
+    values_B = (torch.randn(1027, generator=torch.Generator().manual_seed(1), dtype=torch.float64) * 2).exp().to(dtype)
+    context = Context(row_ids_B=torch.arange(1027))
+
+    def run_in_pieces(size: int) -> torch.Tensor:
+        parts = [apply(op, Dense(values_B=part), {}, context) for part in values_B.chunk(-(-1027 // size))]
+        return torch.cat([elements(part) for part in parts])
+
+    whole = run_in_pieces(1027)
+    assert torch.equal(run_in_pieces(1), whole)
+    assert torch.equal(run_in_pieces(13), whole)

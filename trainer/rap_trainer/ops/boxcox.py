@@ -1,4 +1,8 @@
-"""boxcox: x > 0 ? (lambda = 0 ? ln x : (x^lambda - 1) / lambda) : x."""
+"""boxcox: x > 0 ? (lambda = 0 ? ln x : (x^lambda - 1) / lambda) : x.
+
+Computed in float64 as expm1(lambda * ln x) / lambda and rounded once. `Tensor.pow` would round differently
+in its vector loop and in the rest behind it, so that a number's result depended on its place in the batch.
+"""
 
 from __future__ import annotations
 
@@ -12,5 +16,6 @@ def apply(op: Boxcox, value: Value, references: References, context: Context) ->
     """Transformed numbers in their own type; 0, negative numbers and NaN pass through."""
     del references, context
     values_N = elements(value)
-    transformed_N = values_N.log() if op.lambda_ == 0 else values_N.pow(op.lambda_).sub_(1).div_(op.lambda_)
-    return value.with_values(torch.where(values_N > 0, transformed_N, values_N))
+    log_N = values_N.to(torch.float64).log()
+    transformed_N = log_N if op.lambda_ == 0 else log_N.mul_(op.lambda_).expm1_().div_(op.lambda_)
+    return value.with_values(torch.where(values_N > 0, transformed_N.to(values_N.dtype), values_N))
