@@ -11,6 +11,7 @@ import pytest
 import torch
 from fusion.fusion_jobs import check, dense, sparse
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*encountered in.*:RuntimeWarning")  # numpy of the interpreter
 HASH: dict[str, Any] = {"sigridHash": {"salt": 3}}
 FILL: dict[str, Any] = {"fillNull": {"value": 0}}
 FILLF: dict[str, Any] = {"fillNull": {"value": 0.25, "nan": True}}

@@ -124,5 +124,5 @@ def test_a_list_that_cannot_be_addressed_is_refused_with_advice() -> None:
     (stage,) = (
         f for f in lower(graph_of([sparse("s", "ids", {"ngram": {"n": 64}})]), ()).outputs if isinstance(f, Stage)
     )
-    with pytest.raises(ValueError, match="feature s may need .* firstx before"):
+    with pytest.raises(ValueError, match=r"feature s may need .* firstx before"):
         Sizes(batch_size=10, columns={"ids": 2**28}).stage(stage)

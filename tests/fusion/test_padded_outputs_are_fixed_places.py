@@ -10,6 +10,7 @@ from fusion.fusion_jobs import batch_of, dense, graph_of, sparse
 from rap_trainer.fusion import FusedProgram, Limits, OutputLayout
 from rap_trainer.program import Program
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*encountered in.*:RuntimeWarning")  # numpy of the interpreter
 FILL: dict[str, Any] = {"fillNull": {"value": 0}}
 HASH: dict[str, Any] = {"sigridHash": {"salt": 3}}
 FIRST: dict[str, Any] = {"firstx": {"n": 1}}

@@ -11,6 +11,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -37,7 +38,7 @@ def emit(**result: Any) -> None:
 
 def graph_ms(runs: Sequence[Callable[[], object]]) -> tuple[float, float]:
     """(median, spread) milliseconds of one run, all runs captured one after the other in one CUDA graph."""
-    stream = torch.cuda.Stream()
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         for run in runs:
@@ -50,7 +51,7 @@ def graph_ms(runs: Sequence[Callable[[], object]]) -> tuple[float, float]:
                 run()
     times = []
     for _ in range(REPLAYS + 3):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         begin.record()
         graph.replay()
         end.record()
@@ -211,17 +212,17 @@ def bench_one_hot(num_dense: int, num_sparse: int, rows: int, *, compiled: bool)
     function, inputs = peer(graph, batches[0])
     sets = [peer_inputs(graph, batch) for batch in batches]
     result["eager_ms"] = wall_ms(lambda: function(*inputs))
-    result["eager_graph_ms"] = graph_ms([lambda s=s: function(*s) for s in sets])[0]  # type: ignore[misc]
+    result["eager_graph_ms"] = graph_ms([partial(function, *s) for s in sets])[0]
     if compiled:
         for name, combo in (("compile", False), ("combo", True)):
             torch._dynamo.reset()
-            inductor.combo_kernels = combo  # type: ignore[attr-defined]
-            inductor.benchmark_combo_kernel = False  # type: ignore[attr-defined]
+            inductor.combo_kernels = combo
+            inductor.benchmark_combo_kernel = False
             begin = time.perf_counter()
-            fast = torch.compile(function, dynamic=False)
+            fast: Callable[..., Any] = torch.compile(function, dynamic=False)
             fast(*inputs)
             result[f"{name}_compile_s"] = time.perf_counter() - begin
-            result[f"{name}_graph_ms"] = graph_ms([lambda s=s: fast(*s) for s in sets])[0]  # type: ignore[misc]
+            result[f"{name}_graph_ms"] = graph_ms([partial(fast, *s) for s in sets])[0]
         result["combo_over_fused"] = result["combo_graph_ms"] / milliseconds
     emit(bench="one_hot", dense=num_dense, sparse=num_sparse, rows=rows, **result)
 
@@ -245,7 +246,7 @@ def least_bytes(graph: FeatureGraph, batch: RawBatch, produced: ModelBatch) -> i
     sparse = produced.sparse
     weights = 0 if sparse.weights_or_none() is None else sparse.weights().numel() * 4
     written = sparse.values().numel() * 8 + sparse.lengths().numel() * 4 + produced.dense_BD.numel() * 4 + weights
-    return read + written
+    return int(read + written)
 
 
 def bench_plan(number: int, rows: int, bandwidth: float) -> None:

@@ -103,7 +103,7 @@ def place_of(first, picks, at, exists, chosen):
 @triton.jit
 def load_ids(address, dtype, index, exists):
     """int64 ids."""
-    ids, unused = load_element(address, dtype, index, exists, tl.float32)
+    ids, _unused = load_element(address, dtype, index, exists, tl.float32)
     return ids
 
 
@@ -141,7 +141,7 @@ def summed(
     """float64 [ROWS, WIDTH]: for each id, the sum of the scores of equal ids; scores are two operands further on."""
     score = tl.zeros([ROWS, WIDTH], tl.float64)
     address, dtype, first, picks = locate(operand, row, mask, pointers, offsets, counts)
-    scores, no_dtype, first_s, picks_s = locate(operand + 2 * OPERAND_WORDS, row, mask, pointers, offsets, counts)
+    scores, _no_dtype, first_s, picks_s = locate(operand + 2 * OPERAND_WORDS, row, mask, pointers, offsets, counts)
     spread = first[:, None] + tl.zeros([ROWS, WIDTH], tl.int32)
     spread_s = first_s[:, None] + tl.zeros([ROWS, WIDTH], tl.int32)
     longest = tl.max(length, 0)
@@ -183,7 +183,7 @@ def over_ids(
         at = begin + tl.arange(0, WIDTH)[None, :] + tl.zeros([ROWS, WIDTH], tl.int32)
         exists = at < length_a[:, None]
         ids = load_ids(address, dtype, place_of(first[:, None], picks, at, exists, chosen), exists)
-        found, no_rank = matches(b, ids, at, row, mask, length_b, pointers, offsets, counts, chosen, ROWS, WIDTH)
+        found, _no_rank = matches(b, ids, at, row, mask, length_b, pointers, offsets, counts, chosen, ROWS, WIDTH)
         if stem == HAS_ID_OVERLAP:
             overlap += tl.sum((exists & (found > 0)).to(tl.int32), 1)
         else:
@@ -222,7 +222,7 @@ def norm_of(operand, row, mask, length, pointers, offsets, counts, chosen, ROWS:
         at = begin + tl.arange(0, WIDTH)[None, :] + tl.zeros([ROWS, WIDTH], tl.int32)
         exists = at < length[:, None]
         ids = load_ids(address, dtype, place_of(first[:, None], picks, at, exists, chosen), exists)
-        no_count, rank = matches(operand, ids, at, row, mask, length, pointers, offsets, counts, chosen, ROWS, WIDTH)
+        _no_count, rank = matches(operand, ids, at, row, mask, length, pointers, offsets, counts, chosen, ROWS, WIDTH)
         score = summed(operand, ids, at, row, mask, length, pointers, offsets, counts, chosen, ROWS, WIDTH)
         norm += tl.sum(tl.where(exists & (rank == 0), score * score, 0.0), 1)
         begin += WIDTH
@@ -252,14 +252,14 @@ def over_matches(
     number = tl.zeros([ROWS], tl.int32)
     nans = tl.zeros([ROWS], tl.int32)
     address, dtype, first, picks = locate(b, row, mask, pointers, offsets, counts)
-    scores, no_dtype, first_s, picks_s = locate(b + 2 * OPERAND_WORDS, row, mask, pointers, offsets, counts)
+    scores, _no_dtype, first_s, picks_s = locate(b + 2 * OPERAND_WORDS, row, mask, pointers, offsets, counts)
     longest = tl.max(length_b, 0)
     begin = 0
     while begin < longest:
         at = begin + tl.arange(0, WIDTH)[None, :] + tl.zeros([ROWS, WIDTH], tl.int32)
         exists = at < length_b[:, None]
         ids = load_ids(address, dtype, place_of(first[:, None], picks, at, exists, chosen), exists)
-        found, no_rank = matches(a, ids, at, row, mask, length_a, pointers, offsets, counts, chosen, ROWS, WIDTH)
+        found, _no_rank = matches(a, ids, at, row, mask, length_a, pointers, offsets, counts, chosen, ROWS, WIDTH)
         common = exists & (found > 0)
         score = load_scores(scores, place_of(first_s[:, None], picks_s, at, exists, chosen), exists)
         number += tl.sum(common.to(tl.int32), 1)

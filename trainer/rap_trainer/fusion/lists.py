@@ -1,6 +1,5 @@
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call"
 # Triton functions are compiled from their source; their arguments have no Python types.
-# ruff: noqa: SIM102  # an outer `if` on a constexpr is decided when the kernel is compiled, so they stay apart
 """What the kernels of lists share: lengths of operands and of results, the row and source of an element.
 
 R rows or elements of a tile. A null row has length -1 until it is written to the outputs.

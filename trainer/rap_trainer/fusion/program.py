@@ -75,7 +75,7 @@ class FusedProgram:
         self._depth = depth
         self._tiles = Tiles() if device.type == "cuda" else Tiles.interpreted()
         self._ring: list[Outputs] = []
-        self._turn = 0
+        self._turn = -1
         self._plan = self._made(limits)
 
     @property
@@ -199,7 +199,7 @@ class FusedProgram:
         if len(self._ring) < self._depth:
             self._ring.append(self.new_outputs())
         self._turn = (self._turn + 1) % self._depth
-        return self._ring[self._turn % len(self._ring)]
+        return self._ring[self._turn]
 
     # -- planning
 
@@ -233,7 +233,7 @@ class FusedProgram:
 
     def _replan(self, limits: Limits) -> None:
         self._plan = self._made(limits)
-        self._ring, self._turn = [], 0
+        self._ring, self._turn = [], -1
 
     def _made(self, limits: Limits) -> _Plan:
         lowered = lower(self.graph, limits.nullable, padded=self.layout.padded)

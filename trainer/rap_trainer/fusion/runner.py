@@ -68,10 +68,10 @@ class Runner:
             "values": 2**31 - 1,
         }.get(launch.kernel, num)
         if self.num_multiprocessors is None:
-            return min(items, INTERPRETED_PROGRAMS)
+            return min(int(items), INTERPRETED_PROGRAMS)
         limits = {"values": VALUE_PROGRAMS_PER_SM, "compare": COMPARE_PROGRAMS_PER_SM}
         limit = limits.get(launch.kernel)
-        return items if limit is None else min(items, limit * self.num_multiprocessors)
+        return int(items if limit is None else min(items, limit * self.num_multiprocessors))
 
     def _lanes(self, grid: tuple[int], launch: Launch, binding: Binding, outputs: Outputs) -> None:
         present = outputs.present_BF

@@ -1,6 +1,5 @@
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call"
 # Triton functions are compiled from their source; their arguments have no Python types.
-# ruff: noqa: SIM102  # an outer `if` on a constexpr is decided when the kernel is compiled, so they stay apart
 """Second pass over lists: every element of every result, one read, a whole chain in registers, one write.
 
 Program p takes tiles p, p + programs, ... of all stages' results; the tiles were numbered on the device, so the

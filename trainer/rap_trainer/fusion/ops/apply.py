@@ -1,6 +1,5 @@
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call"
 # Triton functions are compiled from their source; their arguments have no Python types.
-# ruff: noqa: SIM102  # an outer `if` on a constexpr is decided when the kernel is compiled, so they stay apart
 """One step applied to a tile of elements: the branch every fused kernel takes for each op of a chain.
 
 An element is (i, f, null): int64, float and null flag in registers; a chain uses whichever its types
