@@ -109,6 +109,8 @@ class Attempt(StatusModel):
     """Why it was started."""
     recorded_at: Time
     """When it was written down; fences checkpoint writes."""
+    pods_at: Time | None = None
+    """When its first pod was seen."""
     running_at: Time | None = None
     """When all its pods ran."""
     ended_at: Time | None = None

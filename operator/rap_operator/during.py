@@ -54,6 +54,8 @@ def _followed(step: Step, sight: Sight, pods: tuple[PodView, ...]) -> Step:
     attempt, status = _attempt(step.status), step.status
     if attempt.state == "Recorded":
         attempt = attempt.model_copy(update={"state": "Created"})
+    if attempt.pods_at is None and pods:
+        attempt = attempt.model_copy(update={"pods_at": time_text(sight.now_s)})
     if attempt.running_at is None and are_all_running(attempt, pods):
         attempt = attempt.model_copy(update={"running_at": time_text(sight.now_s)})
         nodes = f"{attempt.nodes} pod{'s' if attempt.nodes > 1 else ''}"
@@ -109,7 +111,7 @@ def _end(status: Status, sight: Sight, job: JobView | None, pods: tuple[PodView,
     if attempt.revision != status.revision.enforced:
         message = f"revision {status.revision.enforced[:8]} takes the place of {attempt.revision[:8]}"
         return End(end_class=EndClass.REQUEST, reason="SpecChanged", message=message)
-    return _stalled(attempt, sight) or _never_healthy(status, sight)
+    return _stalled(attempt, sight) or _never_healthy(status, sight, job)
 
 
 def _stalled(attempt: Attempt, sight: Sight) -> End | None:
@@ -129,11 +131,12 @@ def _stalled(attempt: Attempt, sight: Sight) -> End | None:
     return End(end_class=EndClass.FAILURE, reason="Stalled", message=message).by_rules(sight.policy.restart.rules)
 
 
-def _never_healthy(status: Status, sight: Sight) -> End | None:
-    attempt, revision = _attempt(status), status.revision
-    if not is_unproven(revision) or revision.since is None:
+def _never_healthy(status: Status, sight: Sight, job: JobView | None) -> End | None:
+    """Counts from the first pod, or from the start if none may exist; waiting in a queue is nobody's fault."""
+    attempt = _attempt(status)
+    if not is_unproven(status.revision) or job is None or (attempt.pods_at is None and job.is_suspended):
         return None
-    if sight.now_s - time_s(revision.since) < sight.limits.rollback_after_s:
+    if sight.now_s - time_s(attempt.pods_at or attempt.recorded_at) < sight.limits.rollback_after_s:
         return None
     message = f"revision {attempt.revision[:8]} was not healthy within {sight.limits.rollback_after_s:.0f} s"
     return End(end_class=EndClass.REQUEST, reason="NeverHealthy", message=message)

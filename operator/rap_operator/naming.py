@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 
 MANAGER = "rap-operator"
-"""Value of app.kubernetes.io/managed-by on our children, and of spec.managedBy that means this operator."""
+"""Value of app.kubernetes.io/managed-by on our children."""
+OWN_NAMES = (None, MANAGER, f"rap.dev/{MANAGER}")
+"""Values of spec.managedBy that mean this operator."""
 
 LABEL_MANAGED_BY = "app.kubernetes.io/managed-by"
 LABEL_NAME = "app.kubernetes.io/name"

@@ -9,7 +9,7 @@ from typing import Any
 from rap_contract.job import RAPJobSpec
 from rap_contract.status import Status
 
-from rap_operator.naming import ANNOTATION_PAUSE, MANAGER, QUEUE_LABELS, base
+from rap_operator.naming import ANNOTATION_PAUSE, OWN_NAMES, QUEUE_LABELS, base
 from rap_operator.views import JobView, PodView
 
 
@@ -39,7 +39,7 @@ class Subject:
 
     @property
     def is_managed_elsewhere(self) -> bool:
-        return self.raw_spec.get("managedBy", MANAGER) not in (MANAGER, None)
+        return self.raw_spec.get("managedBy") not in OWN_NAMES
 
     @property
     def queue_labels(self) -> dict[str, str]:

@@ -39,6 +39,9 @@ def revise(step: Step, sight: Sight) -> tuple[Step, Acceptance]:
     if not revision.enforced:
         return _enforced(step, sight), Acceptance("True", "Valid")
     if judged.revision == revision.enforced:
+        if revision.rejected:  # the user has returned to it as well
+            kept = revision.model_copy(update={"rejected": ""})
+            step = step.with_status(step.status.model_copy(update={"revision": kept}))
         return step, Acceptance("True", "Valid")
     if judged.revision == revision.rejected:
         message = "this spec never became healthy; the last stable one is in force until the spec changes"

@@ -166,6 +166,27 @@ def test_a_changed_spec_that_never_starts_is_rolled_back_in_time(world: World) -
     assert len(world.pods) == 2
 
 
+def test_returning_to_the_stable_spec_ends_the_rollback(world: World) -> None:
+    world.pass_time(61)
+    world.edit(trainer={"batchSizePerGpu": 999_999})
+    for _ in range(2):
+        end_all(world, 1)
+        world.pass_time(30)
+    world.edit(trainer={"batchSizePerGpu": 4096})
+    assert world.condition("Accepted") == ("True", "Valid")
+    assert world.condition("Degraded")[1] != "RolledBack"
+
+
+def test_time_spent_suspended_or_queued_does_not_count_against_a_changed_spec(world: World) -> None:
+    world.pass_time(61)
+    world.edit(suspend=True, trainer={"nodes": 3})
+    world.pass_time(3600, step_s=600)
+    world.edit(suspend=False)
+    world.pass_time(70)
+    assert len(world.pods) == 3
+    assert world.condition("Accepted") == ("True", "Valid")
+
+
 def test_a_first_spec_has_nothing_to_roll_back_to() -> None:
     world = World()
     world.apply()
