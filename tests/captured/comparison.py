@@ -116,6 +116,7 @@ def compare(rank: int, world: int, schedule: Schedule) -> None:
 
 
 def compare_on_rank(rank: int, world: int, store: str, windows: tuple[str, ...]) -> None:
+    torch.set_num_threads(1)
     dist.init_process_group("gloo", store=dist.FileStore(store, world), rank=rank, world_size=world)
     for window in windows:
         compare(rank, world, Schedule.uniform(2, Window(window)))

@@ -101,10 +101,14 @@ DENSE = {
 }
 
 
+SCORE_GAP = {"adagrad": 1e-3}  # measured 2e-4, see the docstring below; the others stay within 1e-4
+
+
 @pytest.mark.parametrize("dense", list(DENSE), ids=str)
 def test_two_hundred_losses_and_scores_equal_the_eager_runtimes(world: World, dense: str) -> None:
     """In fp32 both sum in other orders. Adam divides by a gradient's own size, so rounding of the smallest gradients
-    becomes a whole step there; 200 steps on six batches amplify everything: 2e-4 at first, 1e-2 of the loss at last."""
+    becomes a whole step there (Adagrad's first steps are such too); 200 steps on six batches amplify everything.
+    Measured on an H200, relative gaps within 20 steps: sgd 3e-5, momentum 1e-4, adagrad 3e-3, adam 1e-3, adamw 2e-3."""
     document, spec, graph = job(dense=DENSE[dense])
     raws = (batches(document) * 34)[:200]
     evaluators = [Evaluator(EvaluationSpec(window_rows=10**6), world.device) for _ in range(2)]
@@ -117,7 +121,7 @@ def test_two_hundred_losses_and_scores_equal_the_eager_runtimes(world: World, de
     torch.testing.assert_close(got, expected, rtol=1e-2, atol=1e-3)
     scores = [evaluator.summary().life for evaluator in evaluators]
     assert scores[1].rows == scores[0].rows == 200 * ROWS
-    assert scores[1].normalized_entropy == pytest.approx(scores[0].normalized_entropy, abs=1e-4)
+    assert scores[1].normalized_entropy == pytest.approx(scores[0].normalized_entropy, abs=SCORE_GAP.get(dense, 1e-4))
     mine.runtime.close()
 
 
@@ -190,6 +194,7 @@ def test_a_list_column_that_outgrows_its_room_is_captured_again_not_cut(world: W
     document, spec, graph = job()
     raws = batches(document)
     column = raws[3].columns["cat_4"]
+    assert column.lengths_B is not None
     twice = replace(column, values_N=column.values_N.repeat_interleave(2), nulls_N=None, lengths_B=column.lengths_B * 2)
     raws[3] = replace(raws[3], columns={**raws[3].columns, "cat_4": twice})
     evaluator = Evaluator(EvaluationSpec(), world.device)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from captured.comparison import CPU, SIZES, compare, compare_on_rank
 from captured.torchrec_dlrm import build
 from rap_trainer.captured.blocks import Blocks
@@ -17,6 +16,7 @@ from rap_trainer.captured.exchange import LocalExchange
 from rap_trainer.captured.lanes import Lanes
 from rap_trainer.captured.schedule import Schedule, Window
 from rap_trainer.captured.step import NoPreprocessing, TrainStep
+from torch.multiprocessing.spawn import spawn
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def test_one_rank_trains_as_torchrec_whatever_the_window(window: Window) -> None
 
 def test_two_ranks_train_as_torchrec_with_early_and_late_preprocessing(tmp_path: Path) -> None:
     windows = (Window.OUTPUT_DIST.value, Window.EMB_BWD.value)
-    mp.spawn(compare_on_rank, args=(2, str(tmp_path / "store"), windows), nprocs=2)
+    spawn(compare_on_rank, args=(2, str(tmp_path / "store"), windows), nprocs=2)  # type: ignore[no-untyped-call]  # torch leaves it untyped
 
 
 @pytest.mark.usefixtures("world_of_one")

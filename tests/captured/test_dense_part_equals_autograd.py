@@ -101,12 +101,12 @@ def test_gradients_and_loss_equal_autograds(
     part.backward_bottom()
     part.finish_gradients()
 
-    tolerance = {"rtol": 1e-10, "atol": 1e-12} if dtype == torch.float64 else {"rtol": 1e-4, "atol": 1e-6}
-    torch.testing.assert_close(outcome.losses_P.sum(), expected.detach(), **tolerance)
-    torch.testing.assert_close(unpacked(blocks, grad_own, grad_peer), grads[0], **tolerance)
+    rtol, atol = (1e-10, 1e-12) if dtype == torch.float64 else (1e-4, 1e-6)
+    torch.testing.assert_close(outcome.losses_P.sum(), expected.detach(), rtol=rtol, atol=atol)
+    torch.testing.assert_close(unpacked(blocks, grad_own, grad_peer), grads[0], rtol=rtol, atol=atol)
     for (parameter, view), reference in zip(part.flat.views(part.flat.grads), grads[1:], strict=True):
         assert view.shape == parameter.shape
-        torch.testing.assert_close(view, reference, **tolerance)
+        torch.testing.assert_close(view, reference, rtol=rtol, atol=atol)
 
 
 def test_padding_of_the_flat_buffers_stays_zero() -> None:

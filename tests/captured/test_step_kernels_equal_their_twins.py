@@ -139,7 +139,7 @@ def test_a_hundred_flat_updates_equal_torchs(rule: optimizers.DenseRule) -> None
     mine = optimizers.FlatOptimizer(rule, flat)
     references = linears()
     parameters = [p for layer in references for p in (layer.weight, layer.bias)]
-    theirs = TORCH[rule.kind](parameters, rule)
+    theirs = TORCH[rule.kind](parameters, rule)  # type: ignore[no-untyped-call]  # torch leaves it untyped
     assert optimizers.rule_of(theirs) == rule
     for _ in range(100):
         for parameter, (_, view) in zip(parameters, flat.views(flat.grads), strict=True):

@@ -47,10 +47,12 @@ class Model:
 
     @property
     def mlps(self) -> Mlps:
-        linears = lambda part: [m for m in part.modules() if isinstance(m, nn.Linear)]  # noqa: E731
+        def linears(part: nn.Module) -> list[nn.Linear]:
+            return [module for module in part.modules() if isinstance(module, nn.Linear)]
+
         return Mlps(bottom=linears(self.dlrm.dense_arch), top=linears(self.dlrm.over_arch))
 
-    def dense_parameters(self) -> list[nn.Parameter]:
+    def dense_parameters(self) -> list[torch.Tensor]:
         return [p for layer in (*self.mlps.bottom, *self.mlps.top) for p in (layer.weight, layer.bias)]
 
     def tables(self) -> dict[str, torch.Tensor]:

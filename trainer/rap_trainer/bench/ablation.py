@@ -45,9 +45,7 @@ def captured_modules(model: ShardedModel, subject: Subject, world: World) -> Cal
     parameters = [p for part in (dlrm.dense_arch, dlrm.over_arch) for p in part.parameters()]
     optimizer = torch.optim.SGD(parameters, lr=0.1, foreach=True)
     context = sharded.create_context()
-    if sharded._has_uninitialized_output_dist:
-        sharded._create_output_dist()
-        sharded._has_uninitialized_output_dist = False
+    sharded.input_dist(context, batch.sparse).wait().wait()  # what the output dist must know of the batch
 
     def step() -> None:
         optimizer.zero_grad(set_to_none=False)

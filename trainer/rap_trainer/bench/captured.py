@@ -100,7 +100,7 @@ class Rap:
         )
         self._host, self._taken = subject.host, 0
         self.host_s: list[tuple[float, float]] = []
-        """Seconds the host spent in `prepare` and in `train`, by step."""
+        """Seconds the host worked in `prepare` and in `train`, by step; waiting for a free pinned buffer is not work."""
         self._pending = self._take()
 
     def _take(self) -> CapturedState:
@@ -109,9 +109,10 @@ class Rap:
 
     def step(self) -> torch.Tensor:
         """Prepares the next batch and trains the one before; gives this rank's share of its loss."""
-        began = time.perf_counter()
+        began, waited_s = time.perf_counter(), self.runtime.waited_s
         upcoming = self._take()
         packed = time.perf_counter()
+        began += self.runtime.waited_s - waited_s
         state = self.runtime.train(self._pending)
         self.host_s.append((packed - began, time.perf_counter() - packed))
         self._pending = upcoming

@@ -6,8 +6,8 @@ Shapes: B rows of this rank.
 from __future__ import annotations
 
 import os
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from itertools import cycle
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ import torch.multiprocessing as mp
 from torchrec import KeyedJaggedTensor
 from torchrec.distributed.train_pipeline import StagedTrainPipeline
 from torchrec.distributed.train_pipeline.pipeline_stage import PipelineStage
+from torchrec.streamable import Pipelineable
 
 from rap_trainer.batch import ModelBatch, RawBatch
 from rap_trainer.bench.stock import PipelineBatch, StockStep, as_pipeline_batch
@@ -28,33 +29,44 @@ WORKERS_AHEAD = 2
 """Batches each CPU worker has in hand."""
 
 
+class _Raw(Pipelineable):
+    """A raw batch as TorchRec's pipelines move it."""
+
+    def __init__(self, batch: RawBatch) -> None:
+        self.batch = batch
+
+    def to(self, device: torch.device, non_blocking: bool = False) -> _Raw:
+        return _Raw(self.batch.map(lambda tensor: tensor.to(device, non_blocking=non_blocking)))
+
+    def record_stream(self, stream: torch.cuda.Stream) -> None:
+        def record(tensor: torch.Tensor) -> torch.Tensor:
+            tensor.record_stream(stream)
+            return tensor
+
+        self.batch.map(record)
+
+    def pin_memory(self) -> _Raw:
+        return self
+
+
 def staged_pipeline(
     model: ShardedModel, subject: Subject, world_size: int, device: torch.device
 ) -> Callable[[], torch.Tensor]:
     """TorchRec's StagedTrainPipeline: copy, then the plan's ops one by one, each stage on a stream of its own."""
     step = StockStep(model, world_size)
-    moved: deque[RawBatch] = deque()
 
-    def copy(number: torch.Tensor) -> torch.Tensor:
-        raw = subject.host[int(number) % len(subject.host)]
-        moved.append(raw.map(lambda tensor: tensor.to(device, non_blocking=True)))
-        return number
+    def copy(raw: _Raw) -> _Raw:
+        return _Raw(raw.batch.map(lambda tensor: tensor.to(device, non_blocking=True)))
 
-    def preprocess(number: torch.Tensor) -> PipelineBatch:
-        return as_pipeline_batch(subject.program.run(moved.popleft()), world_size)
+    def preprocess(raw: _Raw) -> PipelineBatch:
+        return as_pipeline_batch(subject.program.run(raw.batch), world_size)
 
     streams = [torch.cuda.Stream(device) for _ in range(2)]  # type: ignore[no-untyped-call]  # torch leaves it untyped
     pipeline = StagedTrainPipeline(
         [PipelineStage("copy", copy, streams[0]), PipelineStage("ops", preprocess, streams[1])]
     )
 
-    def numbers() -> Iterator[torch.Tensor]:
-        at = 0
-        while True:
-            yield torch.tensor(at)
-            at += 1
-
-    feed, rows = numbers(), subject.ready[0].global_rows
+    feed, rows = (_Raw(raw) for raw in cycle(subject.host)), subject.ready[0].global_rows
 
     def one() -> torch.Tensor:
         batch = pipeline.progress(feed)

@@ -8,6 +8,7 @@ on the step before it, because none was ready then, is preprocessed on its own f
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -85,6 +86,8 @@ class CapturedRuntime:
         self._packers = ThreadPoolExecutor(PACKERS - 1, thread_name_prefix="rap-pack")
         self._copies = torch.cuda.Stream(world.device)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         self._schedule, self._sort_early = schedule, sort_early
+        self.waited_s = 0.0
+        """How long the host has waited for the GPU to take a pinned buffer: back pressure, not work."""
         self._prepared = 0
         self._upcoming: CapturedState | None = None
         self._capture(raw_layout(graph, batch_size=batch_size, capacities={}))
@@ -95,7 +98,9 @@ class CapturedRuntime:
         """Copies a batch to the device, on a stream of its own. Captures again if a list column outgrew its room."""
         slot = self._prepared % 2
         host, copied = self._pinned[self._prepared % NUM_PINNED]
+        began = time.perf_counter()
         copied.synchronize()
+        self.waited_s += time.perf_counter() - began
         try:
             host.pack(raw, self._packers)
         except Overflow as overflow:
@@ -199,7 +204,17 @@ class CapturedRuntime:
             progress=self._progress,
         )
         with nullcontext() if self._evaluator is None else self._evaluator.unseen():
-            self._graphs = CapturedSteps(self._step, self.assembly.slots, warm=warm, sort_early=self._sort_early)
+            self._graphs = self._captured_steps(warm=warm)
+
+    def _captured_steps(self, *, warm: bool) -> CapturedSteps:
+        slots = self.assembly.slots
+        if self._sort_early:
+            try:
+                return CapturedSteps(self._step, slots, warm=warm)
+            except RuntimeError as error:  # another FBGEMM or driver than the gate knows
+                log.warning("ids are sorted after their gradients arrive, which costs about 0.1 ms a step: %s", error)
+                self._sort_early = False
+        return CapturedSteps(self._step, slots, warm=warm, sort_early=False)
 
     def _close(self) -> None:
         self._graphs.close()

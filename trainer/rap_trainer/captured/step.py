@@ -91,8 +91,6 @@ class TrainStep:
         """Trains on `current` and prepares `following`. `gate`: in a capture, the tables' backward begins early."""
         exchange, dense = self.exchange, self.dense
         self.lanes.reset()
-        if self.progress is not None:
-            self.progress.begin()
         for placement in self.schedule.at(Window.INLINE):
             self._launch(placement, following)
         self._open(Window.EMB_FWD, following)
@@ -105,15 +103,13 @@ class TrainStep:
             pooled = self.lookup(current.inputs.kjt)
         self.lanes.tables.join()
         self._open(Window.OUTPUT_DIST, following)
-        self._enter("output exchange")
         exchange.send_pooled(pooled.detach())
         self._open(Window.MLP_FWD, following)
-        self._enter("forward")
+        self._enter("forward and backward")
         self.lanes.bottom.join()
         embeddings = Embeddings(own=self._own(pooled.detach()), peer=exchange.peer, present_BS=current.present_BS)
         dense.forward_top(embeddings, current.targets, current.outcome)
         self._open(Window.MLP_BWD, following)
-        self._enter("backward")
         dense.backward_top()
         self.lanes.tail.fork()
         with self.lanes.tail.on():
