@@ -8,19 +8,27 @@ import time
 from pathlib import Path
 
 from rap_contract.pod import ExitCode
+from rap_contract.source import KafkaAuth
 
 from rap_trainer.produce.directory import Directory, with_text_defaults, write_directory
 from rap_trainer.produce.options import Produce
 
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "TLS")
 REPORT_INTERVAL_S = 5.0
-_IO_FAILED = 1
+_FAILED = 1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `rap produce`."""
     add = parser.add_argument
-    add("--out", type=Path, required=True, metavar="DIR", help="directory to write files into")
-    add("--format", choices=("parquet", "arrow", "csv", "tsv"), default="parquet")
+    place = parser.add_mutually_exclusive_group(required=True)
+    place.add_argument("--out", type=Path, metavar="DIR", help="directory to write files into")
+    place.add_argument("--kafka", metavar="HOST:PORT[,...]", help="brokers to write messages to")
+    add("--topic", metavar="T", help="topic that the messages go to")
+    add("--rows-per-message", type=int, default=1000, metavar="N")
+    add("--secrets", type=Path, metavar="DIR", help="directory with username, password, token, ca.crt as files")
+    add("--mechanism", choices=MECHANISMS, help="how to log in with --secrets")
+    add("--format", choices=("parquet", "arrow", "csv", "tsv", "json"), help="parquet for files, arrow for messages")
     add("--rows", type=int, metavar="N", help="rows to produce; default: no end, or one pass of --replay")
     add("--rate", type=float, metavar="R", help="rows a second; default: as fast as possible")
     add("--rows-per-file", type=int, default=10_000, metavar="N")
@@ -37,14 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Produces until done or interrupted; returns an exit code."""
+    place = arguments.out or f"topic {arguments.topic}"
     try:
-        directory = Directory(
-            path=arguments.out,
-            format=arguments.format,
-            rows_per_file=arguments.rows_per_file,
-            header=not arguments.no_header,
-            end_marker=not arguments.no_end,
-        )
         options = Produce(
             rows=arguments.rows,
             rate=arguments.rate,
@@ -56,18 +58,59 @@ def run(arguments: argparse.Namespace) -> int:
             row_numbers=arguments.row_numbers,
             replay=arguments.replay,
         )
-        total = write_directory(with_text_defaults(options, directory), directory, written=_Report().rows)
+        total = _into_topic(arguments, options) if arguments.kafka else _into_directory(arguments, options)
     except ValueError as error:
         print(f"rap produce: {error}", file=sys.stderr)
         return ExitCode.INVALID
     except OSError as error:
-        print(f"rap produce: {error.filename or arguments.out}: {error.strerror or error}", file=sys.stderr)
-        return _IO_FAILED
+        print(f"rap produce: {error.filename or place}: {error.strerror or error}", file=sys.stderr)
+        return _FAILED
     except KeyboardInterrupt:
-        print(f"rap produce: stopped; {arguments.out} has no _END, so it can go on", file=sys.stderr)
+        hint = f"; {place} has no _END, so it can go on" if arguments.out else ""
+        print(f"rap produce: stopped{hint}", file=sys.stderr)
         return ExitCode.TERMINATED
-    print(f"{total:,} rows in {arguments.out}")
+    except RuntimeError as error:  # kafka-python's errors and SourceError are among them
+        print(f"rap produce: {place}: {type(error).__name__}: {error}", file=sys.stderr)
+        return _FAILED
+    print(f"{total:,} rows in {place}")
     return ExitCode.DONE
+
+
+def _into_directory(arguments: argparse.Namespace, options: Produce) -> int:
+    if arguments.format == "json":
+        raise ValueError("JSON lines are for --kafka; files are parquet, arrow, csv or tsv")
+    directory = Directory(
+        path=arguments.out,
+        format=arguments.format or "parquet",
+        rows_per_file=arguments.rows_per_file,
+        header=not arguments.no_header,
+        end_marker=not arguments.no_end,
+    )
+    return write_directory(with_text_defaults(options, directory), directory, written=_Report().rows)
+
+
+def _into_topic(arguments: argparse.Namespace, options: Produce) -> int:
+    from rap_trainer.produce.kafka_topic import Topic, write_topic  # only who writes to Kafka needs its client
+
+    if not arguments.topic:
+        raise ValueError("--kafka needs --topic")
+    if arguments.format == "parquet":
+        raise ValueError("messages are arrow, json, csv or tsv; parquet is for --out")
+    if (arguments.secrets is None) != (arguments.mechanism is None):
+        raise ValueError("--secrets and --mechanism go together")
+    auth = None
+    if arguments.mechanism is not None:
+        auth = KafkaAuth(secret_name="unnamed", mechanism=arguments.mechanism)  # noqa: S106  # a Secret's name, unused
+    topic = Topic(
+        bootstrap_servers=tuple(arguments.kafka.split(",")),
+        topic=arguments.topic,
+        format=arguments.format or "arrow",
+        rows_per_message=arguments.rows_per_message,
+        header=not arguments.no_header,
+        auth=auth,
+        secrets=arguments.secrets,
+    )
+    return write_topic(options, topic, written=_Report().rows)
 
 
 class _Report:

@@ -20,7 +20,7 @@ from rap_trainer.produce.options import Format, Produce
 from rap_trainer.stream.layout import END_MARKER
 
 _NAME = re.compile(r"^part-(\d{8})\.")
-_DELIMITERS = {"csv": ",", "tsv": "\t"}
+DELIMITERS = {"csv": ",", "tsv": "\t"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,11 +57,11 @@ def write_directory(
     _check(options, directory)
     directory.path.mkdir(parents=True, exist_ok=True)
     numbers = itertools.count(_next_number(directory.path))
-    is_text = directory.format in _DELIMITERS
+    is_text = directory.format in DELIMITERS
     begin_s = now_s()
     total = 0
     stream = events(text_share(options) if is_text else options, now_s=now_s)
-    for table in _tables(stream, directory.rows_per_file):
+    for table in tables(stream, directory.rows_per_file):
         total += table.num_rows
         if options.rate is not None:
             wait_s = begin_s + total / options.rate - now_s()
@@ -75,7 +75,7 @@ def write_directory(
 
 
 def _check(options: Produce, directory: Directory) -> None:
-    if directory.format in _DELIMITERS and options.mean_length is not None:
+    if directory.format in DELIMITERS and options.mean_length is not None:
         raise ValueError(f"{directory.format} holds no lists: use parquet or arrow, or leave out mean length")
     if (directory.path / END_MARKER).exists():
         raise ValueError(f"{directory.path} has ended ({END_MARKER} is there): use another directory, or remove it")
@@ -85,7 +85,7 @@ def _next_number(path: Path) -> int:
     return 1 + max((int(match.group(1)) for file in path.iterdir() if (match := _NAME.match(file.name))), default=-1)
 
 
-def _tables(stream: Iterable[pa.RecordBatch], num_rows: int) -> Iterator[pa.Table]:
+def tables(stream: Iterable[pa.RecordBatch], num_rows: int) -> Iterator[pa.Table]:
     """Tables of `num_rows` rows; the last may be shorter."""
     held: list[pa.RecordBatch] = []
     have = 0
@@ -109,12 +109,14 @@ def _publish(table: pa.Table, number: int, options: Produce, directory: Director
         with pa.ipc.new_file(str(aside), table.schema) as writer:
             writer.write_table(table.combine_chunks())
     else:
-        aside.write_bytes(_as_text(table, number, options, directory))
+        aside.write_bytes(
+            as_text(table, number, options, delimiter=DELIMITERS[directory.format], header=directory.header)
+        )
     aside.rename(directory.path / name)
 
 
-def _as_text(table: pa.Table, number: int, options: Produce, directory: Directory) -> bytes:
-    delimiter = _DELIMITERS[directory.format]
+def as_text(table: pa.Table, number: int, options: Produce, *, delimiter: str, header: bool) -> bytes:
+    """The rows as delimited text with a share of malformed lines; `number` makes the damage differ from text to text."""
     buffer = io.BytesIO()
     pacsv.write_csv(
         table,
@@ -124,9 +126,9 @@ def _as_text(table: pa.Table, number: int, options: Produce, directory: Director
     text = buffer.getvalue()
     if options.bad_ratio:
         text = damage_text(text, options, file_number=number, delimiter=delimiter.encode())
-    return text if directory.header else text.split(b"\n", 1)[1]
+    return text if header else text.split(b"\n", 1)[1]
 
 
 def with_text_defaults(options: Produce, directory: Directory) -> Produce:
     """Categories of text files are hexadecimal, as Criteo's are."""
-    return replace(options, hex_categories=True) if directory.format in _DELIMITERS else options
+    return replace(options, hex_categories=True) if directory.format in DELIMITERS else options

@@ -31,6 +31,14 @@ class Counted(Protocol):
         """Totals since it began."""
 
 
+@runtime_checkable
+class Metered(Protocol):
+    """A source with metrics of its own."""
+
+    def meter(self, store: MetricStore) -> None:
+        """Writes them."""
+
+
 class Meters:
     """Counters of one rank. Not thread-safe but for the store."""
 
@@ -73,6 +81,8 @@ class Meters:
                 store.raise_to(metrics.BAD_RECORDS, number, reason=reason)
             for reason, number in counts.quarantined_files.items():
                 store.raise_to(metrics.QUARANTINED_FILES, number, reason=reason)
+        if isinstance(source, Metered):
+            source.meter(store)
 
     def checkpoint(self, written: Written, *, stall_s: float) -> None:
         """A write has ended; `stall_s` is what training has waited for all of them."""

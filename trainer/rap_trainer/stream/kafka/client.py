@@ -27,12 +27,15 @@ def require_fast_checksums() -> None:
         raise SourceError("kafka-python has no fast checksum; hint: install `rap[trainer]`, or the package `crc32c`")
 
 
-def client_options(kafka: Kafka) -> dict[str, Any]:
-    """Options that every client takes. Raises SourceError naming the file that is missing."""
+def client_options(kafka: Kafka, *, directory: Path | None = None) -> dict[str, Any]:
+    """Options that every client takes, with secrets of `directory` or the mount.
+
+    Raises SourceError naming the file that is missing.
+    """
     options: dict[str, Any] = {"bootstrap_servers": list(kafka.bootstrap_servers), "metrics_enabled": False}
     if kafka.auth is None:
         return options
-    auth, directory = kafka.auth, secret_directory(kafka.auth)
+    auth, directory = kafka.auth, directory or secret_directory(kafka.auth)
     with_sasl = auth.mechanism != "TLS"
     options["security_protocol"] = ("SASL_SSL" if auth.tls else "SASL_PLAINTEXT") if with_sasl else "SSL"
     if auth.tls or not with_sasl:

@@ -9,7 +9,7 @@ import hashlib
 import logging
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import replace
 from multiprocessing.connection import Connection
@@ -33,6 +33,9 @@ LOOK_S = 0.05  # how soon a commit or the end is passed on while no message come
 MAX_DEATHS, DEATHS_WITHIN_S = 5, 600.0  # of readers: a message that kills each of them must not do so for ever
 
 
+MAX_HELD_RATIO = 0.5  # of the ring that rows ready for training may occupy: the rest keeps the reader busy
+
+
 class Unavailable(SourceError):
     """The brokers cannot be reached: another attempt may help."""
 
@@ -54,7 +57,9 @@ class Feed:
         self._lock = threading.Lock()
         self._begun: dict[int, Place] = {}
         self._standing: Mapping[int, tuple[int, int]] = {}
-        self._lost = self._empty = self._bytes = self._messages = 0
+        self._lost = self._empty = self._bytes = 0
+        self._messages: Counter[int] = Counter()
+        self._received_s = time.monotonic()
         self.started = threading.Event()
         """The first reader has found its partitions, or there is a reason why not."""
         self._thread = threading.Thread(target=self._run, name="rap-kafka-feed", daemon=True)
@@ -83,15 +88,24 @@ class Feed:
             return dict(self._standing)
 
     def counted(self) -> dict[str, int]:
-        """Totals: lost, empty, bytes, messages, schema_changes."""
+        """Totals: lost, empty, bytes, schema_changes."""
         with self._lock:
             return {
                 "lost": self._lost,
                 "empty": self._empty,
                 "bytes": self._bytes,
-                "messages": self._messages,
                 "schema_changes": self._decoder.schema_changes,
             }
+
+    def messages(self) -> dict[int, int]:
+        """Messages received by partition."""
+        with self._lock:
+            return dict(self._messages)
+
+    @property
+    def idle_s(self) -> float:
+        """Time since the last message."""
+        return time.monotonic() - self._received_s
 
     def commit(self, offsets: Mapping[int, int]) -> None:
         """Asks the reader to commit them; never blocks."""
@@ -155,7 +169,8 @@ class Feed:
         del batch
         with self._lock:
             self._bytes += frame.num_bytes
-            self._messages += len(frame.offsets_M)
+            self._messages[frame.partition] += len(frame.offsets_M)
+            self._received_s = time.monotonic()
             self._empty += frame.num_empty
         self._places[frame.partition] = (int(frame.offsets_M[-1]) + 1, 0)
         self._backlog.put(chunk)
@@ -193,6 +208,6 @@ def _batch(stored: Room | bytes, reader: ReaderProcess) -> pa.RecordBatch:
         buffer = pa.py_buffer(stored)
     else:
         buffer = reader.ring.buffer(stored)
-        if 2 * reader.ring.held_bytes > reader.ring.capacity:
+        if reader.ring.held_ratio > MAX_HELD_RATIO:
             buffer = pa.py_buffer(buffer.to_pybytes())
     return pa.ipc.open_stream(buffer).read_next_batch()

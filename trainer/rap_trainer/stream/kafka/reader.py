@@ -7,6 +7,7 @@ the training process. It imports no torch. It ends when told to, when its parent
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,6 +33,7 @@ POLL_MS = 100  # how soon a command or the parent's end is noticed while no mess
 STANDING_EVERY_S = 1.0  # as often as training reports
 FRAME_BYTES = 8 << 20  # messages of one frame: large enough for vectorised work, small beside the ring
 RING_WAIT_S = 0.002  # while the ring is full: training is behind by a full ring then
+RING_PATIENCE_S = 0.1  # rows ready for training never hold all slots, but may leave no two neighbours free
 RETRY_S = 0.2
 MAX_RECORDS = 20_000  # of one poll; bytes bound it first
 FETCH_BYTES = 32 << 20  # of one answer of a broker
@@ -141,20 +143,27 @@ class Reader:
             )
 
     def _stored(self, parsed: Parsed) -> Room | bytes | None:
-        """The record batch in the ring, once there is room; what is too large for it goes by the link."""
+        """The record batch in the ring, once there is room; what finds none for long goes by the link, which blocks."""
         if parsed.batch is None:
             return None
         counted = pa.MockOutputStream()
         _write(counted, parsed.batch)
         size = counted.size()
-        if size > self._ring.capacity // 4:
+        room = self._room(size)
+        if room is None:
             sink = pa.BufferOutputStream()
             _write(sink, parsed.batch)
             return bytes(sink.getvalue())
-        while (room := self._ring.reserve(size)) is None:
-            self._pause(RING_WAIT_S)
         memory = self._ring.view(room)
         _write(pa.FixedSizeBufferWriter(pa.py_buffer(memory)), parsed.batch)
+        return room
+
+    def _room(self, size: int) -> Room | None:
+        if size > self._ring.capacity // 4:
+            return None
+        until_s = time.monotonic() + RING_PATIENCE_S
+        while (room := self._ring.reserve(size)) is None and time.monotonic() < until_s:
+            self._pause(RING_WAIT_S)
         return room
 
     def _say_standing(self) -> None:
@@ -256,6 +265,8 @@ def failure_of(error: Exception, options: ReaderOptions) -> Failed:
 
 def main() -> None:
     """The process; its argument is the file number of its end of the link."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # sent to a whole group: the parent ends in order, and then this
+        signal.signal(number, signal.SIG_IGN)
     with Connection(int(sys.argv[1])) as link:
         options: ReaderOptions = link.recv()
         try:

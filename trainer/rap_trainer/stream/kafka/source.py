@@ -12,15 +12,16 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import isnan
 from pathlib import Path
 
 import pyarrow as pa
+from rap_contract import metrics
 from rap_contract.job import RAPJobSpec
 from rap_contract.pod import ENV_JOB_NAME
 from rap_contract.source import Kafka
 
 from rap_trainer.batch import Position, Positions, RawBatch
+from rap_trainer.display.metric_store import MetricStore
 from rap_trainer.stream.backlog import Backlog, Consumed
 from rap_trainer.stream.dead_letters import BadRow, DeadLetter, DeadLetters, FileDeadLetters, LoggedDeadLetters
 from rap_trainer.stream.decode import declared
@@ -31,6 +32,7 @@ from rap_trainer.stream.kafka.client import client_options
 from rap_trainer.stream.kafka.dead_letter_topic import TopicDeadLetters
 from rap_trainer.stream.kafka.feed import Feed
 from rap_trainer.stream.kafka.frames import Place, ReaderOptions
+from rap_trainer.stream.kafka.lag import LagMeter, PartitionLag, partition_lag, total
 from rap_trainer.stream.open_file import text_types, wanted_columns
 from rap_trainer.stream.rows import Span, batch_of
 from rap_trainer.stream.source import DataBudgetExceeded, Lag, Offer, SourceError
@@ -96,11 +98,13 @@ class KafkaSource:
         self._empty = empty_rows(columns, types)
         self._positions: dict[str, Position] = {}
         self._unsaved: dict[str, Position] = {}
-        self._messages: Counter[str] = Counter()
+        self._messages: Counter[int] = Counter()
         self._bad_rows: Counter[str] = Counter()
         self._rows = 0
         self._newest_problem = ""
-        self._oldest_s: float | None = None
+        self._oldest_s: dict[int, float] = {}
+        self._saved: Positions = {}
+        self._lag_meter = LagMeter(kafka.topic)
         budget = kafka.error_budget
         self._budget = ErrorBudgetWindow(ratio=budget.ratio, window_rows=budget.window_rows)
         self._letters = _dead_letters(kafka)
@@ -156,19 +160,43 @@ class KafkaSource:
 
     def saved(self, positions: Positions) -> None:
         """Commits to the consumer group what a checkpoint holds, for monitoring."""
+        self._saved = positions
         offsets = {partition_of(unit, self._kafka.topic): position.offset for unit, position in positions.items()}
         self._feed.commit({partition: offset for partition, offset in offsets.items() if partition is not None})
 
     def lag(self) -> Lag:
         """Messages of this rank's partitions that are not trained yet, as of about a second ago."""
-        standing = self._feed.standing()
-        waiting = self._feed.counted()["messages"] - sum(self._messages.values())
-        unread = sum(max(0, end - offset) for offset, end in standing.values())
-        records = unread + max(0, waiting)
-        seconds = 0.0 if records == 0 else None
-        if records and self._oldest_s is not None and not isnan(self._oldest_s):
-            seconds = max(0.0, time.time() - self._oldest_s)
-        return Lag(records=records, seconds=seconds)
+        return total(self._lags())
+
+    def meter(self, store: MetricStore) -> None:
+        """Writes what only a topic has into this rank's metrics."""
+        counts, topic = self.counts(), self._kafka.topic
+        self._lag_meter.report(store, self._lags())
+        for unit, position in self._positions.items():
+            store.set(metrics.CURRENT_OFFSET, position.offset, topic=topic, partition=partition_of(unit, topic))
+        for unit, position in self._saved.items():
+            store.set(metrics.COMMITTED_OFFSET, position.offset, topic=topic, partition=partition_of(unit, topic))
+        for destination, number in counts.dead_letters.items():
+            store.raise_to(metrics.DEAD_LETTERS, number, destination=destination)
+        store.raise_to(metrics.SOURCE_BYTES, counts.message_bytes)
+        store.raise_to(metrics.LOST_RECORDS, counts.lost_messages)
+        store.raise_to(metrics.SCHEMA_CHANGES, counts.schema_changes)
+        store.set(metrics.SOURCE_IDLE_SECONDS, self._feed.idle_s)
+        store.set(metrics.ERROR_BUDGET_RATIO, self._budget.ratio)
+        store.set(metrics.BAD_RECORDS_RATIO, self._budget.bad_rows / max(1, self._budget.rows))
+
+    def _lags(self) -> dict[int, PartitionLag]:
+        read, now_s = self._feed.messages(), time.time()
+        return {
+            partition: partition_lag(
+                standing=standing,
+                read=read.get(partition, 0),
+                consumed=self._messages[partition],
+                oldest_s=self._oldest_s.get(partition),
+                now_s=now_s,
+            )
+            for partition, standing in self._feed.standing().items()
+        }
 
     def counts(self) -> KafkaCounts:
         """Totals since this source began."""
@@ -179,7 +207,7 @@ class KafkaSource:
             quarantined_files={},
             lost_messages=counted["lost"],
             empty_messages=counted["empty"],
-            messages=counted["messages"],
+            messages=sum(self._feed.messages().values()),
             message_bytes=counted["bytes"],
             schema_changes=counted["schema_changes"],
             dead_letters=dict(self._letters.kept) if isinstance(self._letters, TopicDeadLetters) else {},
@@ -214,8 +242,10 @@ class KafkaSource:
             self._rows += rows
             if chunk.num_messages:
                 done = chunk.messages_before(part.next_row)
-                self._messages[chunk.unit] += done - (chunk.messages_before(part.first_row) if part.first_row else 0)
-                self._oldest_s = chunk.time_s(part.next_row)
+                self._messages[chunk.partition] += done - (
+                    chunk.messages_before(part.first_row) if part.first_row else 0
+                )
+                self._oldest_s[chunk.partition] = chunk.time_s(part.next_row)
             self._budget = self._budget.after(rows=rows, bad_rows=bad_rows)
             for each in bad:
                 self._bad_rows[str(each.reason)] += chunk.num_rows_of(each)

@@ -1,0 +1,70 @@
+"""The ring gives room back when the last buffer over it dies, in whatever order, and never before."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+from rap_trainer.stream.kafka.ring import SLOTS, RingReader, RingWriter, Room, create
+
+SLOT = 4096
+
+
+@pytest.fixture
+def ring() -> Iterator[tuple[RingWriter, RingReader]]:
+    file = create(SLOTS * SLOT)
+    yield RingWriter(file), RingReader(file)
+    os.close(file)
+
+
+def filled(writer: RingWriter, size: int, byte: int) -> Room | None:
+    room = writer.reserve(size)
+    if room is not None:
+        writer.view(room)[:] = byte
+    return room
+
+
+def test_a_slot_is_free_when_the_last_view_of_it_is_gone(ring: tuple[RingWriter, RingReader]) -> None:
+    writer, reader = ring
+    rooms = [filled(writer, SLOT, byte) for byte in range(SLOTS)]
+    buffers = [reader.buffer(room) for room in rooms if room is not None]
+    assert len(buffers) == SLOTS
+    assert reader.held_ratio == 1
+    array = pa.Array.from_buffers(pa.uint8(), SLOT, [None, buffers[0]])
+    del buffers[0]
+    assert writer.reserve(1) is None, "an array holds it"
+    assert array.to_pylist() == [0] * SLOT
+    del array
+    assert writer.reserve(1) == Room(0, 1)
+    del buffers[9]
+    del buffers[11]
+    assert writer.reserve(2 * SLOT) is None, "two free ones, but not side by side"
+    del buffers[9]
+    assert writer.reserve(2 * SLOT) is not None
+    assert [buffer.to_pybytes()[0] for buffer in buffers[:9]] == list(range(1, 10))
+
+
+def test_what_never_fits_is_an_error(ring: tuple[RingWriter, RingReader]) -> None:
+    with pytest.raises(ValueError, match="do not fit"):
+        ring[0].reserve(SLOTS * SLOT + 1)
+
+
+def test_no_byte_is_lost_or_overwritten_under_random_lifetimes(ring: tuple[RingWriter, RingReader]) -> None:
+    writer, reader = ring
+    choice = random.Random(1)
+    held: list[tuple[int, int, pa.Buffer]] = []
+    refused = 0
+    for number in range(1000):
+        size, byte = choice.randint(1, 5 * SLOT), number % 251
+        while (room := filled(writer, size, byte)) is None:
+            refused += 1
+            held.pop(choice.randrange(len(held)))
+        held.append((size, byte, reader.buffer(room)))
+        assert all(kept.to_pybytes() == bytes([value]) * length for length, value, kept in held)
+    assert refused > 100
+    held.clear()
+    assert reader.held_ratio == 0
+    assert writer.reserve(SLOTS * SLOT) is not None
