@@ -75,7 +75,7 @@ def test_pairs_that_outgrow_their_room_are_computed_again_with_more() -> None:
     )
     raw = batch_of(graph, 2, seed=5, longest=4)
     long = {
-        name: Column(values_N=torch.arange(40), lengths_B=torch.full((2,), 20, dtype=torch.int32))
+        name: Column(values_N=torch.arange(48), lengths_B=torch.full((2,), 24, dtype=torch.int32))
         for name in ("few", "more")
     }
     raw = replace(raw, columns={**raw.columns, **long})

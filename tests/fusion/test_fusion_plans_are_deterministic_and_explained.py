@@ -6,8 +6,8 @@ import pytest
 from fusion.fusion_jobs import COLUMNS, dense, graph_of, sparse
 from rap_contract.graph import FeatureGraph, compile_features
 from rap_contract.job import RAPJobSpec
-from rap_trainer.fusion.explain import explain
-from rap_trainer.fusion.groups import Groups, Tiles, group
+from rap_trainer.fusion.explain import explain, planned
+from rap_trainer.fusion.groups import Groups
 from rap_trainer.fusion.lower import lower
 from rap_trainer.fusion.sizes import Sizes
 from rap_trainer.fusion.stages import Lane, Stage
@@ -17,6 +17,8 @@ FILL = {"fillNull": {"value": 0}}
 HASH = {"sigridHash": {"salt": 3}}
 PADDED_LAUNCHES = {0: 1, 1: 1, 2: 1, 3: 1}
 """Launches of plans 0-3 in the captured step's layout, all columns nullable."""
+PACKED_LAUNCHES = {0: 8, 1: 8, 2: 4, 3: 4, 4: 18}
+"""The same as packed lists. Plan 0's bucketize without fillNull makes a list of a number that may be null."""
 
 
 def graph_of_plan(number: int) -> FeatureGraph:
@@ -26,8 +28,7 @@ def graph_of_plan(number: int) -> FeatureGraph:
 
 
 def groups_of(graph: FeatureGraph, *, padded: bool = False, nullable: bool = True) -> Groups:
-    names = frozenset(graph.columns) if nullable else frozenset()
-    return group(lower(graph, names, padded=padded), tiles=Tiles())
+    return planned(graph, nullable=None if nullable else (), padded=padded)
 
 
 @pytest.mark.parametrize("plan", range(5))
@@ -41,6 +42,11 @@ def test_equal_graphs_give_equal_plans(plan: int) -> None:
 def test_the_papers_plans_take_one_launch_in_the_captured_step(plan: int) -> None:
     groups = groups_of(graph_of_plan(plan), padded=True)
     assert len(groups.launches) == PADDED_LAUNCHES[plan]
+
+
+@pytest.mark.parametrize("plan", PACKED_LAUNCHES)
+def test_packed_lists_take_few_launches_too(plan: int) -> None:
+    assert len(groups_of(graph_of_plan(plan)).launches) == PACKED_LAUNCHES[plan]
 
 
 def test_the_number_of_launches_does_not_grow_with_the_features() -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
-from rap_trainer.fusion.groups import Groups, Launch, steps_of
+from rap_contract.graph import FeatureGraph
+
+from rap_trainer.fusion.groups import Groups, Launch, Tiles, group, steps_of
+from rap_trainer.fusion.lower import lower
 from rap_trainer.fusion.stages import Comparison, Lane, Stage
 
 REASONS = {
@@ -32,6 +36,11 @@ class LaunchRow:
     work: str
     """How the launch is cut into pieces."""
     reason: str
+
+
+def planned(graph: FeatureGraph, *, nullable: Collection[str] | None = None, padded: bool = False) -> Groups:
+    """What a graph is grouped to on a GPU; by default every column may hold nulls."""
+    return group(lower(graph, graph.columns if nullable is None else nullable, padded=padded), tiles=Tiles())
 
 
 def explain(groups: Groups) -> tuple[LaunchRow, ...]:

@@ -6,7 +6,7 @@ step gives capacities and nullable columns beforehand, binds its buffers once an
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -53,7 +53,7 @@ class _Plan:
 
 
 class FusedProgram:
-    """The fused features of a job on one device. Not thread-safe; outputs of a batch live until `depth` batches later."""
+    """The fused features of a job on one device. Not thread-safe."""
 
     def __init__(
         self,
@@ -62,7 +62,6 @@ class FusedProgram:
         *,
         limits: Limits,
         layout: OutputLayout | None = None,
-        depth: int = 3,
     ) -> None:
         """Raises ValueError if the layout does not place each sparse feature once."""
         self.graph = graph
@@ -72,10 +71,7 @@ class FusedProgram:
         self.layout = layout or OutputLayout.plain(graph)
         self.layout.check(graph)
         self.inputs: tuple[str, ...] = tuple(dict.fromkeys((*graph.inputs, graph.label)))
-        self._depth = depth
         self._tiles = Tiles() if device.type == "cuda" else Tiles.interpreted()
-        self._ring: list[Outputs] = []
-        self._turn = -1
         self._plan = self._made(limits)
 
     @property
@@ -124,22 +120,28 @@ class FusedProgram:
         weights_N: torch.Tensor | None = None,
         present_BF: torch.Tensor | None = None,
     ) -> Outputs:
-        """Outputs in buffers of the caller's, or new ones where none is given."""
-        rows, num = self.limits.batch_size, max(self._plan.ids_capacity, 1)
-        F, D, device = len(self.graph.sparse), self.graph.dense_width, self.device
-        dense_BD = torch.zeros(rows, D, device=device) if dense_BD is None else dense_BD
-        ids_N = torch.zeros(num, dtype=torch.int64, device=device) if ids_N is None else ids_N
-        if weights_N is None and self.graph.weighted:
-            weights_N = torch.ones(num, device=device)
-        if lengths_FB is None:
-            lengths_FB = torch.zeros(F * rows, dtype=torch.int32, device=device)
+        """Outputs in buffers of the caller's, or new ones filled with zeros where none is given."""
+        given = {
+            "dense_BD": dense_BD,
+            "ids_N": ids_N,
+            "labels_B": labels_B,
+            "lengths_FB": lengths_FB,
+            "weights_N": weights_N,
+            "present_BF": present_BF,
+        }
+        return replace(self._outputs(torch.zeros), **{name: each for name, each in given.items() if each is not None})
+
+    def _outputs(self, make: Callable[..., torch.Tensor]) -> Outputs:
+        """New outputs; `make` is torch.zeros, or torch.empty where kernels write all that is read."""
+        rows, num, device = self.limits.batch_size, max(self._plan.ids_capacity, 1), self.device
+        F = len(self.graph.sparse)
         return Outputs(
-            dense_BD=dense_BD,
-            labels_B=torch.zeros(rows, device=device) if labels_B is None else labels_B,
-            ids_N=ids_N,
-            weights_N=weights_N,
-            lengths_FB=lengths_FB,
-            present_BF=present_BF,
+            dense_BD=make(rows, self.graph.dense_width, device=device),
+            labels_B=make(rows, device=device),
+            ids_N=make(num, dtype=torch.int64, device=device),
+            weights_N=make(num, device=device) if self.graph.weighted else None,
+            lengths_FB=make(F * rows, dtype=torch.int32, device=device),
+            present_BF=None,
             block_totals_P=torch.zeros(len(self.layout.blocks), dtype=torch.int64, device=device),
             overflow=torch.zeros(1, dtype=torch.int32, device=device),
             counters=torch.zeros(1, dtype=torch.int64, device=device),
@@ -151,17 +153,17 @@ class FusedProgram:
         """The model's input of a batch, in the plain layout. Raises BatchError, naming the column.
 
         Waits for the device once if lists vary in length, as PyTorch must know a tensor's size; never otherwise.
+        The outputs are new tensors of the current stream: whoever reads them on another one records that, as always.
         """
         if len(self.layout.blocks) != 1 or self.layout.padded:
             raise ValueError("run() makes a KeyedJaggedTensor of packed lists; this layout is for launch()")
         self._make_room(raw)
-        outputs = self._next_outputs()
-        outputs.counters.zero_()
+        outputs = self._outputs(torch.empty)
         self.launch(self.bind(raw), outputs, max_programs=max_programs)
         num_ids = self._num_ids(raw, outputs)
         while num_ids is None:
             self._grow()
-            outputs = self._next_outputs()
+            outputs = self._outputs(torch.empty)
             self.launch(self.bind(raw), outputs, max_programs=max_programs)
             num_ids = self._num_ids(raw, outputs)
         return self._model_batch(raw, outputs, num_ids)
@@ -195,12 +197,6 @@ class FusedProgram:
             counters={"bucketize_nan": outputs.counters[0]},
         )
 
-    def _next_outputs(self) -> Outputs:
-        if len(self._ring) < self._depth:
-            self._ring.append(self.new_outputs())
-        self._turn = (self._turn + 1) % self._depth
-        return self._ring[self._turn]
-
     # -- planning
 
     def _make_room(self, raw: RawBatch) -> None:
@@ -233,7 +229,6 @@ class FusedProgram:
 
     def _replan(self, limits: Limits) -> None:
         self._plan = self._made(limits)
-        self._ring, self._turn = [], -1
 
     def _made(self, limits: Limits) -> _Plan:
         lowered = lower(self.graph, limits.nullable, padded=self.layout.padded)

@@ -7,9 +7,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 from rap_contract.ops.boxcox import Boxcox
-from triton.language.extra.cuda import libdevice
 
-from rap_trainer.fusion.ops.elements import INTERPRETED, natural_log
+from rap_trainer.fusion.ops.elements import natural_log
 from rap_trainer.fusion.ops.step import Step, float_parameter, float_word
 
 
@@ -22,14 +21,10 @@ def encode(op: Boxcox) -> Step:
 
 @triton.jit
 def boxcox(x, step):
-    """Lambda other than 0; in the interpreter x^lambda = 2^(lambda * log2 x)."""
-    exponent = float_parameter(step, 1, x)
-    positive = tl.where(x > 0, x, 1.0)
-    if INTERPRETED:
-        raised = tl.exp2(exponent * tl.log2(positive))
-    else:
-        raised = libdevice.pow(positive, exponent + tl.zeros_like(x))
-    return tl.where(x > 0, (raised - 1.0) / exponent, x)
+    """Lambda other than 0, in float64 as its twin: x^lambda - 1 cancels, and is rounded once."""
+    exponent = float_parameter(step, 1, x.to(tl.float64))
+    logarithm = tl.log(tl.where(x > 0, x, 1.0).to(tl.float64))
+    return tl.where(x > 0, ((tl.exp(exponent * logarithm) - 1.0) / exponent).to(x.dtype), x)
 
 
 @triton.jit
