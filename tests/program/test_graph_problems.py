@@ -38,7 +38,7 @@ CASES: list[tuple[str, dict[str, Any], str, str, str]] = [
     ),
     (
         "list for a scalar",
-        one({"firstx": {"n": 1}}),
+        one({"firstx": {"count": 1}}),
         "spec.features[2].ops[0].firstx",
         "takes a list, this is float32",
         "declare the column as list<float32>",

@@ -28,8 +28,8 @@ def stems(nodes: tuple[Node, ...]) -> list[str]:
 
 
 def test_a_common_prefix_is_one_chain_of_nodes() -> None:
-    first = feature("first", FILL, {"sigridHash": {"maxValue": 50}}, {"firstx": {"n": 1}})
-    second = feature("second", FILL, {"sigridHash": {"maxValue": 50}}, {"firstx": {"n": 2}})
+    first = feature("first", FILL, {"sigridHash": {"maxValue": 50}}, {"firstx": {"count": 1}})
+    second = feature("second", FILL, {"sigridHash": {"maxValue": 50}}, {"firstx": {"count": 2}})
     graph = graph_of(DENSE, first, second)
     assert stems(graph.ops) == ["fill_null"] * 4 + ["sigrid_hash", "firstx", "firstx"]
 
@@ -56,7 +56,7 @@ def test_null_rules_and_weights_keep_prefixes_apart() -> None:
 
 
 def test_a_feature_that_reads_another_shares_its_nodes() -> None:
-    head = feature("head", FILL, {"firstx": {"n": 2}}, column="cat_1", table={**TABLE, "outOfRange": "zero"})
+    head = feature("head", FILL, {"firstx": {"count": 2}}, column="cat_1", table={**TABLE, "outOfRange": "zero"})
     cross = feature("cross", FILL, {"cartesian": {"with": "head", "max": 4}}, {"sigridHash": {}})
     graph = graph_of(DENSE, cross, head)
     assert [each.name for each in graph.sparse] == ["cross", "head"]

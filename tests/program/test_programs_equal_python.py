@@ -42,16 +42,18 @@ def group(*ops: Any, **fields: Any) -> dict[str, Any]:
 ONEHOT = {"onehot": {"low": 0, "high": 16, "classes": 3, "dtype": "int64"}}
 JOBS: dict[str, Callable[[str], list[dict[str, Any]]]] = {
     "nothing": lambda nulls: [ids(nulls=nulls)],
-    "fill first": lambda nulls: [ids(FILL, HASH, {"firstx": {"n": 2}}, nulls=nulls, weights="scores_0")],
-    "fill last": lambda nulls: [ids({"firstx": {"n": 3}}, HASH, {"fillNull": {"value": 7}}, nulls=nulls)],
+    "fill first": lambda nulls: [ids(FILL, HASH, {"firstx": {"count": 2}}, nulls=nulls, weights="scores_0")],
+    "fill last": lambda nulls: [ids({"firstx": {"count": 3}}, HASH, {"fillNull": {"value": 7}}, nulls=nulls)],
     "fill last, weights": lambda nulls: [
-        ids({"firstx": {"n": 3}}, {"fillNull": {"value": 7}}, nulls=nulls, weights="scores_0"),
+        ids({"firstx": {"count": 3}}, {"fillNull": {"value": 7}}, nulls=nulls, weights="scores_0"),
         feature("other", "cat_1", HASH, table=ZERO),
     ],
-    "ngrams": lambda nulls: [ids({"ngram": {"n": 3}}, {"sample": {"rate": 0.5}}, nulls=nulls, weights="scores_0")],
-    "hashed ngrams": lambda nulls: [ids({"ngram": {"n": 2, "combine": "hash"}}, HASH, nulls=nulls, weights="scores_0")],
+    "ngrams": lambda nulls: [ids({"ngram": {"size": 3}}, {"sample": {"rate": 0.5}}, nulls=nulls, weights="scores_0")],
+    "hashed ngrams": lambda nulls: [
+        ids({"ngram": {"size": 2, "combine": "hash"}}, HASH, nulls=nulls, weights="scores_0")
+    ],
     "crossed with a feature": lambda nulls: [
-        feature("head", "cat_1", {"firstx": {"n": 2}}, table=ZERO),
+        feature("head", "cat_1", {"firstx": {"count": 2}}, table=ZERO),
         ids({"cartesian": {"with": "head", "max": 4}}, HASH, nulls=nulls),
     ],
     "crossed with weights": lambda nulls: [
@@ -61,11 +63,11 @@ JOBS: dict[str, Callable[[str], list[dict[str, Any]]]] = {
         feature("it", "int_1", {"bucketize": {"borders": [0, 1, 5]}}, table=ZERO, nulls=nulls)
     ],
     "one hot ids of a scalar": lambda nulls: [
-        feature("it", "count", ONEHOT, {"ngram": {"n": 2}}, table=ZERO, nulls=nulls)
+        feature("it", "count", ONEHOT, {"ngram": {"size": 2}}, table=ZERO, nulls=nulls)
     ],
     "one hot numbers": lambda nulls: [
         feature("it", "int_1", FILL, {"onehot": {"low": 0, "high": 9, "classes": 4}}, nulls=nulls),
-        feature("first", "int_1", FILL, {"onehot": {"low": 0, "high": 9, "classes": 4}}, {"firstx": {"n": 2}}),
+        feature("first", "int_1", FILL, {"onehot": {"low": 0, "high": 9, "classes": 4}}, {"firstx": {"count": 2}}),
     ],
     "comparisons": lambda nulls: [
         feature(op, "cat_0", {op: {"match": "cat_1"}}, {"fillNull": {"value": -1, "nan": True}}, nulls=nulls)
@@ -88,8 +90,8 @@ JOBS: dict[str, Callable[[str], list[dict[str, Any]]]] = {
         feature("it", "hour", {"localHour": {"offsetColumn": "count"}}, table=ZERO, nulls=nulls),
         feature("dense", "hour", FILL, {"localHour": {"offset": 3600}}, nulls=nulls),
     ],
-    "a group": lambda nulls: [group({"sigridHash": {"salt": 5}}, {"firstx": {"n": 2}}, nulls=nulls)],
-    "a group filled first": lambda nulls: [group(FILL, {"ngram": {"n": 2}}, {"sigridHash": {}}, nulls=nulls)],
+    "a group": lambda nulls: [group({"sigridHash": {"salt": 5}}, {"firstx": {"count": 2}}, nulls=nulls)],
+    "a group filled first": lambda nulls: [group(FILL, {"ngram": {"size": 2}}, {"sigridHash": {}}, nulls=nulls)],
     "a group with weights": lambda nulls: [
         group(
             {"sample": {"rate": 0.6}}, {"sigridHash": {}}, {"fillNull": {"value": 0}}, nulls=nulls, weights="w_{column}"
@@ -112,7 +114,9 @@ JOBS: dict[str, Callable[[str], list[dict[str, Any]]]] = {
     "a group compared": lambda nulls: [
         feature(f"it_{i}", f"cat_{i}", {"getMaxCount": {"match": f"cat_{i + 1}"}}, FILL, nulls=nulls) for i in range(3)
     ],
-    "narrow ids": lambda nulls: [ids({"positiveModulus": {"n": 30}}, {"enumerate": {}}, column="small", nulls=nulls)],
+    "narrow ids": lambda nulls: [
+        ids({"positiveModulus": {"modulus": 30}}, {"enumerate": {}}, column="small", nulls=nulls)
+    ],
 }
 
 

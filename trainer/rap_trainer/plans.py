@@ -79,7 +79,7 @@ def _criteo(rows: Sequence[int]) -> list[Document]:
         {"columns": [f"int_{{0..{NUM_INTS - 1}}}"], "ops": [fill, {"logit": {"eps": 1e-5}}]},
         {
             "columns": [f"cat_{{0..{NUM_CATS - 1}}}"],
-            "ops": [fill, {"sigridHash": {"salt": 0}}, {"firstx": {"n": 1}}],
+            "ops": [fill, {"sigridHash": {"salt": 0}}, {"firstx": {"count": 1}}],
             "table": {"rows": list(rows)},
         },
         {
@@ -130,7 +130,7 @@ def _assigned(prefix: str, num_columns: int, kinds: dict[str, int]) -> list[Docu
 
 def _round(kind: str, prefix: str, again: int) -> list[Document]:
     """One round of a chain; `again` counts its earlier uses on the same column."""
-    first = {"firstx": {"n": 1}}
+    first = {"firstx": {"count": 1}}
     classes = {"low": 0, "high": 16 + again, "classes": 5 if prefix == "int" else 8}
     rounds: dict[str, list[Document]] = {
         "logit": [{"logit": {"eps": 1e-5 * (1 + again)}}],
@@ -139,6 +139,6 @@ def _round(kind: str, prefix: str, again: int) -> list[Document]:
         "hash": [{"sigridHash": {"salt": again}}],
         "clamp": [{"clamp": {"lo": 0, "hi": 16 + again}}],
         "firstx": [first],
-        "ngram": [{"onehot": {**classes, "dtype": "int64"}}, {"ngram": {"n": 4}}, first],
+        "ngram": [{"onehot": {**classes, "dtype": "int64"}}, {"ngram": {"size": 4}}, first],
     }
     return rounds[kind]

@@ -73,7 +73,7 @@ def _comparisons() -> list[Document]:
         scored = [(op, f"ids_{i}", {"match": bag, "scores": f"weight_{bag}"}) for op in SCORE_OPS]
         cosine = {"match": other, "idScores": f"weight_{bag}", "matchScores": f"weight_{other}"}
         for op, column, parameters in [*plain, *scored, ("cosine", bag, cosine)]:
-            chain = [{"firstx": {"n": 100}}] if op in PAIR_OPS else []
+            chain = [{"firstx": {"count": 100}}] if op in PAIR_OPS else []
             features.append(
                 {"name": f"{op}_{i}", "columns": [column], "ops": [*chain, {op: parameters}, *after], "nulls": "skip"}
             )
@@ -87,12 +87,12 @@ def _lists() -> list[Document]:
             "columns": _span("ids", 0, 150),
             "ops": [
                 _fill(0),
-                {"positiveModulus": {"n": 2**48}},
+                {"positiveModulus": {"modulus": 2**48}},
                 {"clamp": {"lo": 0, "hi": 2**47}},
                 {"sample": {"rate": 0.9, "salt": 7}},
-                {"firstx": {"n": 64}},
+                {"firstx": {"count": 64}},
                 {"sigridHash": {"salt": 1}},
-                {"firstx": {"n": 50}},
+                {"firstx": {"count": 50}},
             ],
             "table": _rows(150),
         },
@@ -101,9 +101,9 @@ def _lists() -> list[Document]:
             "weights": "weight_{column}",
             "ops": [
                 {"sample": {"rate": 0.8}},
-                {"firstx": {"n": 40}},
+                {"firstx": {"count": 40}},
                 {"sigridHash": {"salt": 2}},
-                {"firstx": {"n": 30}},
+                {"firstx": {"count": 30}},
             ],
             "nulls": "skip",
             "table": {**_rows(60), "pooling": "sum"},
@@ -113,15 +113,21 @@ def _lists() -> list[Document]:
 
 def _crosses() -> list[Document]:
     """150 sparse features that change the length of their lists, 30 of them crossed with another list."""
-    hashed, head = {"sigridHash": {"salt": 3}}, {"firstx": {"n": 2}}
+    hashed, head = {"sigridHash": {"salt": 3}}, {"firstx": {"count": 2}}
     classes = {"onehot": {"low": 0, "high": 16, "classes": 8, "dtype": "int64"}}
-    bigrams = [_fill(0), {"firstx": {"n": 20}}, {"ngram": {"n": 2, "combine": "hash"}}, hashed, {"firstx": {"n": 30}}]
-    grams = [_fill(0), head, {"clamp": {"lo": 0, "hi": 16}}, classes, {"ngram": {"n": 4}}, {"firstx": {"n": 8}}]
+    bigrams = [
+        _fill(0),
+        {"firstx": {"count": 20}},
+        {"ngram": {"size": 2, "combine": "hash"}},
+        hashed,
+        {"firstx": {"count": 30}},
+    ]
+    grams = [_fill(0), head, {"clamp": {"lo": 0, "hi": 16}}, classes, {"ngram": {"size": 4}}, {"firstx": {"count": 8}}]
     mapped = [
         _fill(0),
-        {"positiveModulus": {"n": 1024}},
+        {"positiveModulus": {"modulus": 1024}},
         {"mapId": {"map": [255 - i % 256 for i in range(1024)]}},
-        {"firstx": {"n": 50}},
+        {"firstx": {"count": 50}},
     ]
     placed = [_fill(0), {"sample": {"rate": 0.5}}, {"enumerate": {}}, {"clamp": {"lo": 0, "hi": 99}}]
     groups: list[Document] = [
@@ -132,7 +138,7 @@ def _crosses() -> list[Document]:
     ]
     for i in range(30):
         cross = {"cartesian": {"with": f"ids_{270 + (i + 1) % 30}", "max": 50}}
-        ops = [_fill(0), {"firstx": {"n": 5}}, cross, hashed, {"firstx": {"n": 50}}]
+        ops = [_fill(0), {"firstx": {"count": 5}}, cross, hashed, {"firstx": {"count": 50}}]
         groups.append({"name": f"cross_{i}", "columns": [f"ids_{270 + i}"], "ops": ops, "table": _rows(1, i)})
     return groups
 

@@ -12,7 +12,7 @@ from rap_contract.types import Dtype, ValueType
 
 
 class Ngram(Op):
-    """All windows of m = min(n, len) consecutive elements: (len - m + 1) * m elements, concatenated.
+    """All windows of m = min(size, len) consecutive elements: (len - m + 1) * m elements, concatenated.
 
     `combine: hash` gives one int64 a window instead: its first id, folded with each further one as
     hash_128_to_64(u=so far, l=id); the window's weight is the product of its elements' weights.

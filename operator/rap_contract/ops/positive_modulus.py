@@ -12,7 +12,7 @@ from rap_contract.types import ValueType
 
 
 class PositiveModulus(Op):
-    """Floor-mod of each id by `n`: [0, n)."""
+    """Floor-mod of each id by `modulus`: [0, modulus)."""
 
     stem: ClassVar[str] = "positive_modulus"
     n: int = Field(alias="modulus", ge=1, lt=2**63)
@@ -21,4 +21,4 @@ class PositiveModulus(Op):
     def output(self, value: ValueType, references: Mapping[str, ValueType]) -> ValueType:
         del references
         self.need_integer(value)
-        return value.with_(low=0, high=self.whole("n", self.n, value) - 1)
+        return value.with_(low=0, high=self.whole("modulus", self.n, value) - 1)

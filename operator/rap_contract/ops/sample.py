@@ -12,7 +12,11 @@ from rap_contract.types import ValueType
 
 
 class Sample(Op):
-    """Keeps an element if a hash of (row id, position, salt) falls below `rate`; weights follow."""
+    """Keeps an element if a hash of (row id, position, salt) falls below `rate`; weights follow.
+
+    h = hash_128_to_64(hash_128_to_64(salt, twang_mix64(row id)), twang_mix64(position)), unsigned; an element
+    stays if floor(h / 2^11) < ceil(rate * 2^53). A row gives the same sample wherever and whenever it is read.
+    """
 
     stem: ClassVar[str] = "sample"
     rate: float = Field(ge=0, le=1)
