@@ -32,11 +32,25 @@ def parse_hex(text: pa.Array) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.bo
         return np.zeros(len(text), np.uint64), bad & ~nulls
     data = np.frombuffer(data_buffer, np.uint8, int(offsets[-1] - offsets[0]), int(offsets[0]))
     nibbles = _NIBBLES[data]
-    starts = offsets[:-1] - offsets[0]
     filled = np.flatnonzero(lengths > 0)
-    bad[filled] |= np.maximum.reduceat(nibbles, starts[filled]) == _BAD
-    places = np.repeat(starts + lengths, lengths) - np.arange(len(data)) - 1  # 0 is the last digit of its text
-    weighted = nibbles.astype(np.uint64) << (4 * (places % MAX_DIGITS)).astype(np.uint64)
     values = np.zeros(len(text), np.uint64)
-    values[filled] = np.add.reduceat(weighted, starts[filled])
+    if lengths[filled].min() == lengths[filled].max() <= MAX_DIGITS:
+        values[filled], bad[filled] = _equally_long(nibbles.reshape(len(filled), -1))
+    else:
+        starts = offsets[:-1] - offsets[0]
+        bad[filled] |= np.maximum.reduceat(nibbles, starts[filled]) == _BAD
+        places = np.repeat(starts + lengths, lengths) - np.arange(len(data)) - 1  # 0 is the last digit of its text
+        weighted = nibbles.astype(np.uint64) << (4 * (places % MAX_DIGITS)).astype(np.uint64)
+        values[filled] = np.add.reduceat(weighted, starts[filled])
     return np.where(bad | nulls, np.uint64(0), values), bad & ~nulls
+
+
+def _equally_long(nibbles: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.bool_]]:
+    """The same for texts of one length, [texts, digits]: Criteo's, and ten times faster."""
+    values = np.zeros(len(nibbles), np.uint64)
+    bad = np.zeros(len(nibbles), np.bool_)
+    for digits in nibbles.T:
+        values <<= np.uint64(4)
+        values |= digits
+        bad |= digits == _BAD
+    return values, bad
