@@ -9,9 +9,10 @@ from captured.torchrec_dlrm import Model, Sizes, build
 from rap_trainer.captured.blocks import Blocks
 from rap_trainer.captured.dense_optimizer import DenseRule, FlatOptimizer
 from rap_trainer.captured.dense_part import DensePart
-from rap_trainer.captured.exchange import Exchange, LocalExchange, NcclExchange
+from rap_trainer.captured.exchange import Exchange, LocalExchange
 from rap_trainer.captured.input_dist import ownership_of
 from rap_trainer.captured.lanes import Lanes
+from rap_trainer.captured.nccl_exchange import NcclExchange
 from rap_trainer.captured.schedule import Schedule, Window
 from rap_trainer.captured.slots import Slot, make_slots
 from rap_trainer.captured.step import TrainStep

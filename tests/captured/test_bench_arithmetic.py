@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from rap_trainer.bench.report import table
 from rap_trainer.bench.run import DEFAULT_CASES, options
 from rap_trainer.bench.timing import Kernel, totals_by_name, union_us
 from rap_trainer.captured.schedule import Window
@@ -39,3 +40,20 @@ def test_the_default_cases_name_windows_that_exist() -> None:
     assert options(["--plan", "3"]).cases == DEFAULT_CASES
     with pytest.raises(SystemExit):
         options(["--plan", "5"])
+
+
+def test_the_report_compares_only_within_a_plan_batch_size_and_number_of_gpus() -> None:
+    common = {"plan": 0, "batch": 4096, "low_ms": 0.4, "high_ms": 0.6}
+    text = table(
+        [
+            {**common, "gpus": 1, "case": "setup"},
+            {**common, "gpus": 1, "case": "captured:auto", "ms": 0.5, "joules": 0.2},
+            {**common, "gpus": 1, "case": "rap:output_dist/0", "ms": 0.625},
+            {**common, "gpus": 2, "case": "loop", "ms": 8.0},
+        ]
+    )
+    first, second = text.split("\n\nPlan 0, batch 4096 a GPU, 2 GPUs")
+    assert "| captured:auto | 0.500 | 0.400-0.600 | 8,192,000 | 100.0% |" in first
+    assert "| rap:output_dist/0 | 0.625 | 0.400-0.600 | 6,553,600 | 80.0% | 0.125 |" in first
+    assert "setup" not in text
+    assert "| loop | 8.000 | 0.400-0.600 | 1,024,000 |  |  |" in second

@@ -17,8 +17,9 @@ from torchrec.models.dlrm import DLRM
 
 from rap_trainer.bench.subject import Subject
 from rap_trainer.captured.blocks import Blocks
-from rap_trainer.captured.exchange import LocalExchange, NcclExchange
+from rap_trainer.captured.exchange import LocalExchange
 from rap_trainer.captured.input_dist import OneHotInputs, ownership_of
+from rap_trainer.captured.nccl_exchange import NcclExchange
 from rap_trainer.model.shard import ShardedModel
 from rap_trainer.world import World
 

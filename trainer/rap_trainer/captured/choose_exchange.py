@@ -12,7 +12,9 @@ import torch
 import torch.distributed as dist
 
 from rap_trainer.captured.blocks import Blocks
-from rap_trainer.captured.exchange import Exchange, LocalExchange, NcclExchange, SymmetricExchange
+from rap_trainer.captured.exchange import Exchange, LocalExchange
+from rap_trainer.captured.nccl_exchange import NcclExchange
+from rap_trainer.captured.symmetric_exchange import SymmetricExchange
 from rap_trainer.world import World
 
 log = logging.getLogger(__name__)
