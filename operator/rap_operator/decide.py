@@ -71,8 +71,11 @@ def _finished(step: Step, sight: Sight) -> Step:
     """The job is over: what still runs goes, the last Job stays for its logs, the TTL counts."""
     attempt = step.status.attempt
     assert attempt is not None
+    # A Job whose pod failed ends by itself: it and its pods stay for their logs.
+    ends_itself = attempt.exit_code is not None
     for job in sight.observed.jobs:
-        is_kept = job.attempt == attempt.number and (job.is_finished or job.failed or job.complete is not None)
+        has_ended = ends_itself or job.is_finished or job.failed or job.complete is not None
+        is_kept = job.attempt == attempt.number and has_ended
         if not is_kept and not job.meta.is_deleting:
             step = step.with_action(RemoveAttempt(name=job.meta.name, uid=job.meta.uid, why="the job is over"))
     step = between.force_stuck(step, sight)

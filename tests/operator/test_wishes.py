@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from operator_world.world import NAME, NAMESPACE, World, end_all, rapjob
+from rap_contract.pod import ExitCode
 from rap_operator.resources import RAPJOBS
 
 
@@ -15,6 +16,16 @@ def test_a_finished_job_is_complete_and_keeps_its_pods_for_their_logs(world: Wor
     assert len(world.pods) == 2
     world.edit(restartNonce=7)
     assert world.attempt == 1  # over is over
+
+
+def test_a_failed_job_keeps_its_pods_for_their_logs(world: World) -> None:
+    for pod in world.pods:
+        world.cluster.fail_pod(pod, ExitCode.INVALID)
+    for _ in range(3):
+        world.pass_once()  # sooner than the Job's own controller
+    world.settle()
+    assert world.status.phase == "Failed"
+    assert len(world.pods) == 2
 
 
 def test_suspension_ends_the_attempt_and_resumption_begins_another(world: World) -> None:
