@@ -1,0 +1,154 @@
+"""Estimate: what kernels cost alone, beside training, and what a mapping costs in exchange. Explained terms only.
+
+A kernel alone: launch + bytes / bandwidth + op work + imbalance between features. Beside training: what probes of
+the same kind, length and grid added to the measured step, so the slowdown of both sides is in it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rap_contract.profile import Coefficients, Kind, Profile, WindowProfile
+from rap_contract.windows import INLINE, INPUT_DIST, PLACES
+
+Grid = int | None
+Slot = tuple[str, Grid]
+"""A window and a number of programs."""
+KINDS: tuple[Kind, ...] = ("memory", "compute")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """Seconds of a kernel alone, by cause."""
+
+    launch: float = 0.0
+    memory: float = 0.0
+    ops: float = 0.0
+    imbalance: float = 0.0
+    narrow: float = 0.0
+    """More than on a full grid."""
+
+    def __add__(self, other: Terms) -> Terms:
+        return Terms(
+            launch=self.launch + other.launch,
+            memory=self.memory + other.memory,
+            ops=self.ops + other.ops,
+            imbalance=self.imbalance + other.imbalance,
+            narrow=self.narrow + other.narrow,
+        )
+
+    @property
+    def body(self) -> float:
+        """On a full grid, without the launch."""
+        return self.memory + self.ops + self.imbalance
+
+    @property
+    def seconds(self) -> float:
+        return self.launch + self.body + self.narrow
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """Seconds added to the step by a branch of some length: linear between probes, then all of it is exposed."""
+
+    lengths: tuple[float, ...]
+    added: tuple[float, ...]
+
+    @classmethod
+    def through(cls, points: Sequence[tuple[float, float]]) -> Curve:
+        """Points (length, added); noise that would make more work cheaper is smoothed away."""
+        lengths, added = [0.0], [0.0]
+        for length, value in sorted(points):
+            if length > lengths[-1]:
+                lengths.append(length)
+                added.append(max(value, added[-1]))
+            else:
+                added[-1] = max(value, added[-1]) if length > 0 else 0.0
+        return cls(lengths=tuple(lengths), added=tuple(added))
+
+    def __call__(self, seconds: float) -> float:
+        place = bisect_left(self.lengths, seconds)
+        if place == len(self.lengths):
+            return self.added[-1] + seconds - self.lengths[-1]
+        if place == 0:
+            return 0.0
+        x0, x1, y0, y1 = self.lengths[place - 1], self.lengths[place], self.added[place - 1], self.added[place]
+        return y0 + (y1 - y0) * (seconds - x0) / (x1 - x0)
+
+
+EXPOSED = Curve(lengths=(0.0,), added=(0.0,))
+"""Nothing hides."""
+
+
+class Costs:
+    """A profile made ready for estimates."""
+
+    def __init__(self, profile: Profile) -> None:
+        self.profile = profile
+        self.coefficients: Coefficients = profile.coefficients
+        self._input_dist_seconds = profile.window(INPUT_DIST).seconds or 0.0
+        self._curves: dict[tuple[str, Grid, Kind], Curve] = {}
+        self.grids: dict[str, tuple[Grid, ...]] = {INLINE: (None,)}
+        """Grid sizes that were measured, by window."""
+        for name in PLACES:
+            window = profile.window(name)
+            known: dict[Grid, None] = {None: None, **{response.programs: None for response in window.responses}}
+            self.grids[name] = tuple(sorted(known, key=lambda programs: (programs is not None, programs or 0)))
+            for programs in known:
+                for kind in KINDS:
+                    self._curves[name, programs, kind] = _curve(window, programs, kind)
+
+    @property
+    def training_seconds(self) -> float:
+        """The step without exchange of inputs and preprocessing."""
+        return self.profile.step_seconds - self._input_dist_seconds
+
+    def share(self, programs: Grid) -> float:
+        """Of the full bandwidth that a grid reaches."""
+        return 1.0 if programs is None else min(1.0, programs / self.coefficients.full_programs)
+
+    def alone(self, num_bytes: float, num_ops: float, largest_bytes: float, programs: Grid) -> Terms:
+        """A kernel by itself; nothing at all for one without work."""
+        rates = self.coefficients
+        memory, ops = num_bytes * rates.seconds_per_byte, num_ops * rates.seconds_per_op
+        imbalance = largest_bytes * rates.imbalance_seconds_per_byte
+        narrow = (memory + ops + imbalance) * (1 / self.share(programs) - 1)
+        return Terms(launch=rates.launch_seconds, memory=memory, ops=ops, imbalance=imbalance, narrow=narrow)
+
+    def kind(self, num_bytes: float, num_ops: float) -> Kind:
+        """What bounds a kernel."""
+        rates = self.coefficients
+        return "compute" if num_ops * rates.seconds_per_op > num_bytes * rates.seconds_per_byte else "memory"
+
+    def curve(self, window: str, programs: Grid, kind: Kind) -> Curve:
+        """What a branch adds to the step in a window; a grid that was not measured there hides nothing."""
+        return self._curves.get((window, programs, kind), EXPOSED)
+
+    def exchange_seconds(self, num_bytes: float, own_bytes: float) -> float:
+        """The exchange of inputs when the busiest rank moves this much, measured when it moved `own_bytes`."""
+        return max(0.0, self._input_dist_seconds + (num_bytes - own_bytes) / self.profile.links.bytes_per_second)
+
+    def hideable_seconds(self) -> float:
+        """Work (full grid, no launch) that a step can hide at most, over all windows."""
+        total = 0.0
+        for name in PLACES:
+            gains = [
+                self.share(programs) * length - added
+                for programs in self.grids[name]
+                for kind in KINDS
+                for curve in (self.curve(name, programs, kind),)
+                for length, added in zip(curve.lengths, curve.added, strict=True)
+            ]
+            total += max(0.0, *gains)
+        return total
+
+
+def _curve(window: WindowProfile, programs: Grid, kind: Kind) -> Curve:
+    points = [
+        (response.solo_seconds, response.added_seconds)
+        for response in window.responses
+        if response.programs == programs and response.kind == kind
+    ]
+    return Curve.through(points) if points else EXPOSED

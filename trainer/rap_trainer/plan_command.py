@@ -1,0 +1,159 @@
+"""`rap plan`: its options, and the plan as a table, as JSON, or as what differs from another plan."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from rap_contract.job import RAPJob
+from rap_contract.plan import Plan
+from rap_contract.pod import ExitCode
+from rap_planner.enumerate import Enumerator
+from rap_planner.explain import plan_of, sensitivity
+from rap_planner.search import Planner
+from rap_planner.task import Task
+
+from rap_trainer.jobfile import load_job
+from rap_trainer.plan_inputs import group_name, read_plan, read_profile, read_text, task_for, workload_of
+
+MS, US = 1e3, 1e6  # in a second
+MAX_REJECTED = 8  # printed; the JSON has all
+MAX_CHAINS = 4  # of a group, printed
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of `rap plan`."""
+    add = parser.add_argument
+    add("job", type=Path, metavar="JOB.yaml")
+    add("--profile", type=Path, metavar="P", help="what `rap profile` measured; default: an H200, only indicative")
+    add("--workload", type=Path, metavar="W", help="JSON of list lengths and null shares by feature group")
+    add("--mean-length", type=_positive, default=1.0, metavar="L", help="mean list length without --workload")
+    add("--table-owner", action="store_true", help="also consider preprocessing at the table's owner")
+    add("--budget", type=_positive, default=10.0, metavar="S", help="stop searching after so many seconds")
+    add("--json", action="store_true", help="the plan as JSON")
+    add("--diff", type=Path, metavar="OLD", help="what differs from another plan")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Plans and prints; returns an exit code. Raises InvalidDocument for a bad job, profile, workload or old plan."""
+    job = load_job(arguments.job)
+    profile = read_profile(arguments.profile, job)
+    text = None if arguments.workload is None else read_text(arguments.workload)
+    task = task_for(job, profile, workload=workload_of(job, text, mean_length=arguments.mean_length))
+    old = None if arguments.diff is None else read_plan(arguments.diff)
+    planner = Planner(enumerator=Enumerator(table_owner=arguments.table_owner))
+    end = time.monotonic() + arguments.budget
+    result = planner.search(task, profile, deadline=lambda: time.monotonic() >= end)
+    changes = sensitivity(planner, task, profile, of=result) if result.complete else ()
+    plan = plan_of(result, profile, indicative=profile.model_hash is None, sensitivity=changes)
+    if arguments.json:
+        print(plan.to_json())
+    elif old is not None:
+        print("\n".join(diff(old, plan)))
+    else:
+        print("\n".join(table(job, task, plan, source=f"{profile.device.name}, {profile.date}")))
+    return ExitCode.DONE
+
+
+def _positive(text: str) -> float:
+    value = float(text)
+    if not 0 < value < 1e6:
+        raise argparse.ArgumentTypeError("must be above 0 and below 1000000")
+    return value
+
+
+def table(job: RAPJob, task: Task, plan: Plan, *, source: str) -> Iterator[str]:
+    """The lines of a plan for people."""
+    prediction = plan.prediction
+    step = prediction.step_seconds
+    yield f"plan {plan.hash} of {plan.job}: {plan.num_ranks} rank(s), {len(plan.kernels)} fused kernels ({source})"
+    if prediction.indicative:
+        yield "indicative: the profile is of another model or machine; `rap profile` makes one of yours"
+    yield ""
+    yield from _columns([("feature group", "features", "chain", "where", "kernels"), *_groups(job, task, plan)])
+    yield ""
+    yield from _columns([("kernel", "features", "when", "alone us", "adds us", "why here"), *_kernels(plan)])
+    yield ""
+    error = prediction.error_seconds * MS
+    yield f"predicted step {step * MS:.3f} ms +- {error:.3f}; inline {prediction.inline_seconds * MS:.3f}"
+    gap = step / prediction.bound_seconds - 1 if prediction.bound_seconds else 0.0
+    yield f"no plan can be below {prediction.bound_seconds * MS:.3f} ms (gap {100 * gap:.2f} %)"
+    yield from (f"  {part.seconds * US:10.1f} us  {part.name}" for part in prediction.parts)
+    yield "rejected, and by how much:"
+    yield from (f"  {r.more_seconds * US:+10.1f} us  {r.what}" for r in prediction.rejected[:MAX_REJECTED])
+    if prediction.sensitivity:
+        yield "what would change the plan:"
+        yield from (f"  {line}" for line in prediction.sensitivity)
+
+
+def _groups(job: RAPJob, task: Task, plan: Plan) -> Iterator[tuple[str, ...]]:
+    groups: dict[str, dict[str, list[int]]] = {}
+    for index, item in enumerate(task.items):
+        groups.setdefault(item.group, {}).setdefault(item.chain, []).append(index)
+    for group, chains in groups.items():
+        for place, (chain, indices) in enumerate(chains.items()):
+            if place == MAX_CHAINS:
+                yield (group_name(job, group), "", f"... {len(chains) - MAX_CHAINS} more chains", "", "")
+                break
+            owners = sorted({plan.mapping[task.items[n].name] for n in indices} - {None}, key=lambda rank: rank or 0)
+            moved = sum(plan.mapping[task.items[n].name] is not None for n in indices)
+            where = f"{moved} at owners {_some(owners)}" if moved else "own rows"
+            kernels = sorted({piece.kernel for n in indices for piece in task.items[n].pieces})
+            yield (group_name(job, group), str(len(indices)), chain, where, _some(kernels))
+
+
+def _kernels(plan: Plan) -> Iterator[tuple[str, ...]]:
+    for kernel, placed, cost in zip(plan.kernels, plan.schedule, plan.prediction.kernels, strict=True):
+        grid = "" if placed.programs is None else f", {placed.programs} programs"
+        yield (
+            f"{kernel.launch} {kernel.stage}",
+            str(len(kernel.features)),
+            f"{placed.window}{grid}",
+            f"{cost.solo_seconds * US:.1f}",
+            f"{cost.added_seconds * US:.1f}",
+            cost.reason,
+        )
+
+
+def diff(old: Plan, new: Plan) -> Iterator[str]:
+    """What changed between two plans, one line a change."""
+    if old.hash == new.hash:
+        yield f"the same plan, {new.hash}"
+        return
+    yield f"{old.hash} -> {new.hash}"
+    before, after = old.prediction.step_seconds, new.prediction.step_seconds
+    yield f"predicted step {before * MS:.3f} -> {after * MS:.3f} ms ({(after - before) * US:+.1f} us)"
+    for name in dict.fromkeys((*old.mapping, *new.mapping)):
+        was, now = _where(old, name), _where(new, name)
+        if was != now:
+            yield f"feature {name}: {was} -> {now}"
+    if [kernel.features for kernel in old.kernels] != [kernel.features for kernel in new.kernels]:
+        yield f"fused kernels: {len(old.kernels)} -> {len(new.kernels)}, not the same features in each"
+        return
+    for kernel, was_at, is_at in zip(new.kernels, old.schedule, new.schedule, strict=True):
+        if was_at != is_at:
+            yield (
+                f"kernel {kernel.launch} {kernel.stage}: {was_at.window} ({was_at.programs or 'full grid'}) -> "
+                f"{is_at.window} ({is_at.programs or 'full grid'})"
+            )
+
+
+def _where(plan: Plan, name: str) -> str:
+    if name not in plan.mapping:
+        return "absent"
+    rank = plan.mapping[name]
+    return "own rows" if rank is None else f"rank {rank}"
+
+
+def _some(values: object) -> str:
+    numbers = list(values) if isinstance(values, list) else []
+    shown = ", ".join(str(number) for number in numbers[:6])
+    return shown + (", ..." if len(numbers) > 6 else "")
+
+
+def _columns(rows: list[tuple[str, ...]]) -> Iterator[str]:
+    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
+    for row in rows:
+        yield "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()

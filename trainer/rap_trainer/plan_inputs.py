@@ -1,0 +1,135 @@
+"""What `rap plan` gives the planner: the job's fused kernels, the data's sizes, the ranks and a profile. Measures nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from importlib import resources
+from pathlib import Path
+
+from rap_contract.graph import FeatureGraph, compile_features
+from rap_contract.job import RAPJob
+from rap_contract.plan import FusedKernel, Plan
+from rap_contract.problem import InvalidDocument, Problem
+from rap_contract.profile import GroupWorkload, Profile, Workload
+from rap_planner.task import Task
+from rap_planner.work import Ranks, balanced_owners, task_of
+
+from rap_trainer.evaluation.workload import group_columns
+
+DEFAULT_PROFILE = "h200.json"
+MAX_BYTES = 64 * 2**20  # of a file; the reader of the contract has its own, smaller limit on text
+
+
+def fused_kernels(graph: FeatureGraph) -> tuple[FusedKernel, ...]:
+    """The launches of the fused program, in order, as the captured runtime numbers them; every column may hold nulls."""
+    from rap_trainer.fusion.groups import Tiles, group
+    from rap_trainer.fusion.lower import lower
+
+    nullable = frozenset(graph.columns)
+    try:
+        lowered = lower(graph, nullable, padded=True)
+    except ValueError:  # several ids a row: only the packed layout holds them
+        lowered = lower(graph, nullable)
+    return tuple(
+        FusedKernel.model_validate(
+            {"launch": number, "stage": launch.kernel, "wave": launch.wave, "features": launch.features}
+        )
+        for number, launch in enumerate(group(lowered, tiles=Tiles()).launches)
+    )
+
+
+def task_for(job: RAPJob, profile: Profile, *, workload: Workload) -> Task:
+    """The job as the planner sees it. Raises InvalidDocument for features that do not compile."""
+    graph, problems = compile_features(job.spec)
+    if graph is None:
+        raise InvalidDocument(problems)
+    trainer = job.spec.trainer
+    num_ranks = trainer.nodes * (trainer.gpus_per_node or trainer.processes_per_node)
+    tables = sum(profile.window(name).seconds or 0.0 for name in ("emb_fwd", "emb_bwd"))
+    return task_of(
+        job.metadata.name,
+        graph,
+        fused_kernels(graph),
+        batch_size=trainer.batch_size_per_gpu,
+        workload=workload,
+        ranks=Ranks(
+            num_ranks=num_ranks,
+            owners=balanced_owners(graph, num_ranks),
+            embedding_seconds=tables,
+            memory_bytes=profile.device.memory_bytes,
+        ),
+    )
+
+
+def group_name(job: RAPJob, index: str) -> str:
+    """What people call a feature group: its name, or its first column."""
+    group = job.spec.features[int(index)]
+    return group.name or group.columns[0]
+
+
+def workload_of(job: RAPJob, text: str | None, *, mean_length: float) -> Workload:
+    """Sizes by column: from JSON of {group: {meanListLength, nullRatio}}, as the trainer exports them, else one mean."""
+    default = GroupWorkload(mean_list_length=mean_length)
+    if text is None:
+        return Workload(default=default)
+    from rap_contract.json_text import parse_json, read_document
+
+    hint = 'give {"groups": {NAME: {"meanListLength": 20, "nullRatio": 0.1}}}'
+    groups = parse_json(text, hint=hint)
+    named = groups.get("groups") if isinstance(groups, dict) else None
+    if not isinstance(named, dict):
+        raise InvalidDocument([Problem(path=("groups",), message="required", hint=hint)])
+    columns = group_columns(job.spec.features)
+    unknown = [name for name in named if name not in columns]
+    if unknown:
+        message = f"no such feature group; known: {', '.join(columns)}"
+        raise InvalidDocument([Problem(path=("groups", name), message=message, hint=hint) for name in unknown])
+    found: dict[str, GroupWorkload] = {}
+    for name, document in named.items():
+        load = read_document(GroupWorkload, document, hint=hint)
+        found.update(dict.fromkeys(columns[name], load))
+    return Workload(default=default, columns=found)
+
+
+def read_profile(path: Path | None, job: RAPJob) -> Profile:
+    """A profile file, checked against the job's model; without a path the one of an H200 that comes with RAP."""
+    if path is None:
+        return Profile.from_json((resources.files("rap_trainer") / "profiles" / DEFAULT_PROFILE).read_text())
+    profile = Profile.from_json(read_text(path))
+    problems = profile.mismatches(model_hash=model_hash(job))
+    if problems:
+        raise InvalidDocument(problems)
+    return profile
+
+
+def read_plan(path: Path) -> Plan:
+    """A plan file. Raises InvalidDocument."""
+    return Plan.from_json(read_text(path))
+
+
+def read_text(path: Path) -> str:
+    """A text file within limits. Raises InvalidDocument naming it."""
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise InvalidDocument([Problem(path=(), message=f"{path}: larger than {MAX_BYTES} bytes")])
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        hint = "give the path of a file that exists and may be read"
+        raise InvalidDocument([Problem(path=(), message=f"{path}: {error.strerror}", hint=hint)]) from None
+    except UnicodeDecodeError:
+        raise InvalidDocument([Problem(path=(), message=f"{path}: not UTF-8")]) from None
+
+
+def model_hash(job: RAPJob) -> str:
+    """Of everything that decides the training step: model, tables, optimizers, batch and precision."""
+    spec = job.spec
+    trainer = spec.trainer
+    content = {
+        "model": spec.model.model_dump(mode="json"),
+        "optimizer": spec.optimizer.model_dump(mode="json"),
+        "tables": [group.table.model_dump(mode="json") if group.table else None for group in spec.features],
+        "trainer": [trainer.nodes, trainer.gpus_per_node, trainer.processes_per_node, trainer.batch_size_per_gpu],
+        "precision": trainer.precision,
+    }
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
