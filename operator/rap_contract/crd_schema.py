@@ -65,8 +65,8 @@ def _convert(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> Schema:
     for bound in ("Minimum", "Maximum"):
         if f"exclusive{bound}" in node:
             schema |= {bound.lower(): node[f"exclusive{bound}"], f"exclusive{bound}": True}
-    if schema.get("type") == "integer":
-        schema = _of_integer(schema)
+    if schema.get("type") in ("integer", "number"):
+        schema = _of_number(schema)
     if "items" in node:
         schema["items"] = _convert(node["items"], definitions)
     if schema.get("type") == "object":
@@ -74,16 +74,17 @@ def _convert(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> Schema:
     return schema
 
 
-def _of_integer(schema: Schema) -> Schema:
-    """Bounds at the ends of int64 are the format's; as numbers they would be rounded out of it."""
+def _of_number(schema: Schema) -> Schema:
+    """Bounds at or beyond the ends of int64 go: the server compares whole numbers as int64 and would wrap them."""
     kept = dict(schema)
-    if kept.get("minimum", 0) <= -(2**63):
-        del kept["minimum"]
-        kept.pop("exclusiveMinimum", None)
-    if kept.get("maximum", 0) >= 2**63 - 1:
-        del kept["maximum"]
-        kept.pop("exclusiveMaximum", None)
-    return {**kept, "format": "int64"}
+    for bound, is_beyond in (
+        ("minimum", lambda value: value <= -(2**63)),
+        ("maximum", lambda value: value >= 2**63 - 1),
+    ):
+        if bound in kept and is_beyond(kept[bound]):
+            del kept[bound]
+            kept.pop(f"exclusive{bound.capitalize()}", None)
+    return kept | ({"format": "int64"} if kept["type"] == "integer" else {})
 
 
 def _of_object(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> Schema:

@@ -95,6 +95,18 @@ def test_everything_wrong_with_a_job_is_refused_by_the_server_or_said_by_the_ope
     assert wrongly_taken == []
 
 
+def test_whole_numbers_are_taken_where_numbers_are_due(on_server: OnServer) -> None:
+    job = rapjob()
+    job["spec"]["features"][0]["ops"] = [
+        {"fillNull": {"value": 0}},
+        {"log1p": {"min": 0}},
+        {"clamp": {"lo": -5, "hi": 5}},
+        {"standardize": {"mean": 1, "std": 2}},
+    ]
+    stored = on_server.create(job)
+    assert judge(stored).problems == ()
+
+
 def test_what_the_server_completes_means_the_same_to_the_operator(on_server: OnServer) -> None:
     job = rapjob()
     stored = on_server.create(rapjob())
