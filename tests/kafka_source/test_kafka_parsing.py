@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from kafka_source.topics import arrow, table
-from rap_contract.source import Csv
 from rap_trainer.stream.dead_letters import BadReason
 from rap_trainer.stream.kafka.arrow_messages import ArrowMessages
 from rap_trainer.stream.kafka.messages import Parsed, Parser, without_first_rows
+from rap_trainer.stream.kafka.settings import Text
 from rap_trainer.stream.kafka.text_messages import csv_messages, json_messages
 
 TYPES = pa.schema([("row", pa.int64()), ("dense", pa.float32())])
@@ -118,7 +118,7 @@ def test_many_small_json_messages_are_one_batch() -> None:
 
 
 def test_csv_lines_survive_beside_bad_ones() -> None:
-    parser = csv_messages(Csv(header=False, column_names=["row", "dense"]), TYPES)
+    parser = csv_messages(Text(delimiter=",", header=False, names=["row", "dense"]), TYPES)
     values = [b"0,0.5\n1,\n", b"two,1\n3,1,1\n4,2", None, b"\x00\x01", b"5,5\r\n"]
     (parsed,) = parse(parser, values)
     assert rows([parsed]) == [0, 1, 4, 5]
@@ -130,7 +130,7 @@ def test_csv_lines_survive_beside_bad_ones() -> None:
 
 
 def test_csv_headers_come_with_each_message_and_order_their_fields() -> None:
-    parser = csv_messages(Csv(), TYPES)
+    parser = csv_messages(Text(delimiter=",", header=True, names=None), TYPES)
     values = [b"row,dense\n0,1\n", b"dense,row,extra\n1,1,x\n", b"row,dense\n", b"row\n2\n", b"dense,row,extra\n1,3,x"]
     parsed = parse(parser, values)
     assert rows(parsed) == [0, 1, 3]
@@ -141,7 +141,7 @@ def test_csv_headers_come_with_each_message_and_order_their_fields() -> None:
 
 @pytest.mark.parametrize("count", range(8))
 def test_rows_that_were_consumed_before_are_left_out_of_the_first_message(count: int) -> None:
-    parser = csv_messages(Csv(header=False, column_names=["row", "dense"]), TYPES)
+    parser = csv_messages(Text(delimiter=",", header=False, names=["row", "dense"]), TYPES)
     whole = parse(parser, [b"0,0\nx,1\n2,2\n3,3\ny,4\n5,5\n"])[0]
     rest = without_first_rows(whole, count)
     assert rest.num_rows == (max(0, 6 - count),)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from kafka import TopicPartition
 from kafka_source.topics import arrow, received, send
 from rap_contract.pod import ExitCode
 from rap_trainer.display import Display
@@ -33,6 +34,16 @@ def events(rows: int, seed: int) -> pa.Table:
     ids = random.integers(0, 1000, (NUM_SPARSE, rows, 2))
     columns |= {f"cat_{i}": pa.array(list(ids[i]), pa.list_(pa.int64())) for i in range(NUM_SPARSE)}
     return pa.table(columns)
+
+
+def committed(cluster: KafkaCluster, group: str, topic: str) -> dict[str, int]:
+    """What the group has committed, by unit."""
+    admin = cluster.admin()
+    try:
+        offsets = admin.list_group_offsets({group: [TopicPartition(topic, p) for p in range(PARTITIONS)]})[group]
+    finally:
+        admin.close()
+    return {f"{topic}/{key.partition}": found.offset for key, found in offsets.items()}
 
 
 def test_every_row_of_a_topic_counts_once_over_a_stop_and_bad_ones_are_dead_letters(
@@ -73,6 +84,7 @@ def test_every_row_of_a_topic_counts_once_over_a_stop_and_bad_ones_are_dead_lett
     assert rows_done == sum(step.rows for step in account.values()) == total - bad
     ends = {unit: end for step in account.values() for unit, (_, end) in step.spans.items()}
     assert {unit: end.offset for unit, end in ends.items()}.keys() == {f"{topic}/{p}" for p in range(PARTITIONS)}
+    assert committed(kafka_broker, "rap-checkpoints", topic) == {unit: end.offset for unit, end in ends.items()}
     origins = set()
     for record in received(kafka_broker, dead, bad):
         headers = {name: value.decode() for name, value in record.headers}

@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 
 from rap_contract.pod import ExitCode
-from rap_contract.source import KafkaAuth
 
 from rap_trainer.produce.directory import Directory, with_text_defaults, write_directory
 from rap_trainer.produce.options import Produce
@@ -91,6 +90,7 @@ def _into_directory(arguments: argparse.Namespace, options: Produce) -> int:
 
 def _into_topic(arguments: argparse.Namespace, options: Produce) -> int:
     from rap_trainer.produce.kafka_topic import Topic, write_topic  # only who writes to Kafka needs its client
+    from rap_trainer.stream.kafka.settings import Login
 
     if not arguments.topic:
         raise ValueError("--kafka needs --topic")
@@ -98,17 +98,16 @@ def _into_topic(arguments: argparse.Namespace, options: Produce) -> int:
         raise ValueError("messages are arrow, json, csv or tsv; parquet is for --out")
     if (arguments.secrets is None) != (arguments.mechanism is None):
         raise ValueError("--secrets and --mechanism go together")
-    auth = None
+    login = None
     if arguments.mechanism is not None:
-        auth = KafkaAuth(secret_name="unnamed", mechanism=arguments.mechanism)  # noqa: S106  # a Secret's name, unused
+        login = Login(mechanism=arguments.mechanism, tls=True, directory=arguments.secrets)
     topic = Topic(
         bootstrap_servers=tuple(arguments.kafka.split(",")),
         topic=arguments.topic,
         format=arguments.format or "arrow",
         rows_per_message=arguments.rows_per_message,
         header=not arguments.no_header,
-        auth=auth,
-        secrets=arguments.secrets,
+        login=login,
     )
     return write_topic(options, topic, written=_Report().rows)
 

@@ -6,20 +6,17 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow as pa
 from kafka import KafkaProducer
-from rap_contract.source import Kafka, KafkaAuth
 
 from rap_trainer.produce.bad_records import text_share
 from rap_trainer.produce.directory import DELIMITERS, as_text, tables
 from rap_trainer.produce.events import events
 from rap_trainer.produce.options import Produce
 from rap_trainer.stream.kafka.client import client_options, require_fast_checksums
-
-MessageFormat = Literal["arrow", "json", "csv", "tsv"]
+from rap_trainer.stream.kafka.settings import Login, MessageFormat
 
 MAX_UNCONFIRMED = 200  # messages on their way: enough to keep brokers busy, few to lose sight of
 MAX_MESSAGE_BYTES = 32 << 20  # the broker's own limit is what counts
@@ -35,9 +32,7 @@ class Topic:
     rows_per_message: int = 1000
     header: bool = True
     """Text messages begin with the column names."""
-    auth: KafkaAuth | None = None
-    secrets: Path | None = None
-    """Directory with the keys that `auth` needs, as files."""
+    login: Login | None = None
 
     def __post_init__(self) -> None:
         if self.rows_per_message < 1:
@@ -93,9 +88,8 @@ def _confirmed(unconfirmed: list[tuple[Any, int]]) -> int:
 
 
 def _client_options(topic: Topic) -> dict[str, Any]:
-    kafka = Kafka(bootstrap_servers=list(topic.bootstrap_servers), topic=topic.topic, auth=topic.auth)
     return {
-        **client_options(kafka, directory=topic.secrets),
+        **client_options(topic.bootstrap_servers, topic.login),
         "enable_idempotence": True,
         "allow_auto_create_topics": False,
         "max_request_size": MAX_MESSAGE_BYTES,

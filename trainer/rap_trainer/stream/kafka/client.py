@@ -6,19 +6,15 @@ log-in. Nothing here puts a secret into a message.
 
 from __future__ import annotations
 
-import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from kafka.net.sasl.oauth import AbstractTokenProvider
 from kafka.record import util as kafka_record
-from rap_contract.pod import SECRET_MOUNT
-from rap_contract.source import Kafka, KafkaAuth
 
+from rap_trainer.stream.kafka.settings import Login
 from rap_trainer.stream.source import SourceError
-
-ENV_SECRETS = "RAP_SECRETS"
-"""Directory of mounted Secrets, one directory each, instead of the pod's."""
 
 
 def require_fast_checksums() -> None:
@@ -27,34 +23,24 @@ def require_fast_checksums() -> None:
         raise SourceError("kafka-python has no fast checksum; hint: install `rap[trainer]`, or the package `crc32c`")
 
 
-def client_options(kafka: Kafka, *, directory: Path | None = None) -> dict[str, Any]:
-    """Options that every client takes, with secrets of `directory` or the mount.
-
-    Raises SourceError naming the file that is missing.
-    """
-    options: dict[str, Any] = {"bootstrap_servers": list(kafka.bootstrap_servers), "metrics_enabled": False}
-    if kafka.auth is None:
+def client_options(servers: Sequence[str], login: Login | None) -> dict[str, Any]:
+    """Options that every client takes. Raises SourceError naming the file that is missing."""
+    options: dict[str, Any] = {"bootstrap_servers": list(servers), "metrics_enabled": False}
+    if login is None:
         return options
-    auth, directory = kafka.auth, directory or secret_directory(kafka.auth)
-    with_sasl = auth.mechanism != "TLS"
-    options["security_protocol"] = ("SASL_SSL" if auth.tls else "SASL_PLAINTEXT") if with_sasl else "SSL"
-    if auth.tls or not with_sasl:
-        options |= _tls_options(directory, client_certificate=not with_sasl)
-    if auth.mechanism == "OAUTHBEARER":
-        _required(directory / "token")
-        options |= {"sasl_mechanism": auth.mechanism, "sasl_oauth_token_provider": TokenFile(directory / "token")}
+    with_sasl = login.mechanism != "TLS"
+    options["security_protocol"] = ("SASL_SSL" if login.tls else "SASL_PLAINTEXT") if with_sasl else "SSL"
+    if login.tls or not with_sasl:
+        options |= _tls_options(login.directory, client_certificate=not with_sasl)
+    if login.mechanism == "OAUTHBEARER":
+        token = login.directory / "token"
+        _required(token)
+        options |= {"sasl_mechanism": login.mechanism, "sasl_oauth_token_provider": TokenFile(token)}
     elif with_sasl:
-        options["sasl_mechanism"] = auth.mechanism
-        options["sasl_plain_username"] = _required(directory / "username")
-        options["sasl_plain_password"] = _required(directory / "password")
+        options["sasl_mechanism"] = login.mechanism
+        options["sasl_plain_username"] = _required(login.directory / "username")
+        options["sasl_plain_password"] = _required(login.directory / "password")
     return options
-
-
-def secret_directory(auth: KafkaAuth) -> Path:
-    """Where the Secret's values are files: a directory of its name, or the mount itself."""
-    root = Path(os.environ.get(ENV_SECRETS, SECRET_MOUNT))
-    named = root / auth.secret_name
-    return named if named.is_dir() else root
 
 
 class TokenFile(AbstractTokenProvider):

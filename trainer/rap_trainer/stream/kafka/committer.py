@@ -21,6 +21,7 @@ class Committer:
         self._topic, self._group = topic, group
         self._options = {name: value for name, value in options.items() if name != "metrics_enabled"}
         self._wanted: Mapping[int, int] | None = None
+        self._busy = False
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
 
@@ -33,16 +34,24 @@ class Committer:
             self._thread = threading.Thread(target=self._run, name="rap-kafka-commit", daemon=True)
             self._thread.start()
 
+    def finish(self, seconds: float) -> None:
+        """Waits so long at most for what was asked."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._wanted is None and not self._busy, seconds)
+
     def _run(self) -> None:
         while True:
             with self._changed:
                 while self._wanted is None:
                     self._changed.wait()
-                offsets, self._wanted = self._wanted, None
+                offsets, self._wanted, self._busy = self._wanted, None, True
             try:
                 self._commit(offsets)
             except (KafkaError, OSError) as error:
                 log.info("offsets of %s are not committed: %s", self._topic, type(error).__name__)
+            with self._changed:
+                self._busy = False
+                self._changed.notify_all()
 
     def _commit(self, offsets: Mapping[int, int]) -> None:
         admin = KafkaAdminClient(**self._options)

@@ -11,6 +11,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import Any
@@ -47,7 +48,7 @@ class Feed:
 
     def __init__(self, options: ReaderOptions, declared: Declared, backlog: Backlog, *, ring_bytes: int) -> None:
         self._options, self._backlog, self._ring_bytes = options, backlog, ring_bytes
-        self._topic = options.kafka.topic
+        self._topic = options.settings.topic
         self._decoder = FrameDecoder(declared, self._topic)
         self._places: dict[int, Place] = dict(options.start)
         self._bases: dict[int, int] = {}
@@ -133,6 +134,8 @@ class Feed:
         except (EOFError, ConnectionError) as error:
             self._died(reader.ended(), error)
         finally:
+            with suppress(OSError):
+                self._send_commit(reader.link)
             reader.close()
 
     def _send_commit(self, link: Connection) -> None:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from rap_contract.source import Kafka
 
 from rap_trainer.stream.dead_letters import BadRow
 from rap_trainer.stream.kafka.ring import Room
+from rap_trainer.stream.kafka.settings import TopicSettings
 
 if TYPE_CHECKING:  # the reader process does without torch
     import numpy as np
@@ -26,7 +26,7 @@ Place = tuple[int, int]
 class ReaderOptions:
     """What a reader process must know. No secret is in it: those are read from files."""
 
-    kafka: Kafka
+    settings: TopicSettings
     rank: int
     world_size: int
     start: Mapping[int, Place]

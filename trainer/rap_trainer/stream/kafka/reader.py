@@ -35,6 +35,7 @@ FRAME_BYTES = 8 << 20  # messages of one frame: large enough for vectorised work
 RING_WAIT_S = 0.002  # while the ring is full: training is behind by a full ring then
 RING_PATIENCE_S = 0.1  # rows ready for training never hold all slots, but may leave no two neighbours free
 RETRY_S = 0.2
+LAST_COMMIT_S = 2.0  # beyond it nobody waits for what is for monitoring alone
 MAX_RECORDS = 20_000  # of one poll; bytes bound it first
 FETCH_BYTES = 32 << 20  # of one answer of a broker
 
@@ -48,10 +49,10 @@ class Reader:
 
     def __init__(self, options: ReaderOptions, link: Connection, ring: RingWriter) -> None:
         self._options, self._link, self._ring = options, link, ring
-        self._topic = options.kafka.topic
+        self._topic = options.settings.topic
         self._parent = os.getppid()
         self._parser = _parser(options)
-        client = client_options(options.kafka)
+        client = client_options(options.settings.servers, options.settings.login)
         self._committer = Committer(self._topic, options.group, client)
         self._consumer = KafkaConsumer(
             **client,
@@ -62,7 +63,7 @@ class Reader:
 
     def run(self) -> None:
         """Reads for ever. Raises ParentGone, StartError, KafkaError."""
-        self._begin(self._wait_for_topic(), wanted=self._options.start)
+        self._begin(self._wait_for_topic(), wanted=self._options.start, new_ones=self._options.has_start)
         while True:
             self._obey()
             try:
@@ -81,6 +82,10 @@ class Reader:
             if time.monotonic() - self._stood_s >= STANDING_EVERY_S:
                 self._say_standing()
 
+    def finish(self) -> None:
+        """The last commit."""
+        self._committer.finish(LAST_COMMIT_S)
+
     def _wait_for_topic(self) -> list[int]:
         until_s = time.monotonic() + self._options.wait_s
         while not (partitions := owned(self._consumer, self._options)):
@@ -90,8 +95,8 @@ class Reader:
             self._pause(RETRY_S)
         return partitions
 
-    def _begin(self, partitions: Sequence[int], *, wanted: Mapping[int, Place]) -> None:
-        start = open_at(self._consumer, self._options, partitions, wanted=wanted)
+    def _begin(self, partitions: Sequence[int], *, wanted: Mapping[int, Place], new_ones: bool) -> None:
+        start = open_at(self._consumer, self._options, partitions, wanted=wanted, new_ones=new_ones)
         assigned = self._consumer.assignment() | {TopicPartition(self._topic, p) for p in partitions}
         positions = {key: self._consumer.position(key) for key in self._consumer.assignment()}
         self._consumer.assign(sorted(assigned))
@@ -105,13 +110,14 @@ class Reader:
 
     def _reopen(self, offsets: Mapping[int, int]) -> None:
         """What was to be read next is not there any more: lost by retention, or the topic is another one."""
-        self._begin(list(offsets), wanted={p: self._skip_rows.pop(p, (offset, 0)) for p, offset in offsets.items()})
+        wanted = {p: self._skip_rows.pop(p, (offset, 0)) for p, offset in offsets.items()}
+        self._begin(list(offsets), wanted=wanted, new_ones=True)
 
     def _discover(self) -> None:
         known = {key.partition for key in self._consumer.assignment()}
         added = [partition for partition in owned(self._consumer, self._options) if partition not in known]
         if added:
-            self._begin(added, wanted={})
+            self._begin(added, wanted={}, new_ones=True)
 
     def _pass_on(self, partition: int, records: Sequence[Any]) -> None:
         skip = self._skip_rows.pop(partition, None)
@@ -210,29 +216,23 @@ def _write(sink: pa.NativeFile, batch: pa.RecordBatch) -> None:
 
 
 def _parser(options: ReaderOptions) -> Parser:
-    kafka = options.kafka
-    match kafka.format:
+    match options.settings.format:
         case "arrow":
             return ArrowMessages(options.types.names)
         case "json":
             return json_messages(options.types)
-        case "csv":
-            return csv_messages(kafka.csv, options.types)
-        case "tsv":
-            delimiter = "\t" if kafka.csv.delimiter == "," else kafka.csv.delimiter
-            return csv_messages(kafka.csv.model_copy(update={"delimiter": delimiter}), options.types)
+        case "csv" | "tsv":
+            return csv_messages(options.settings.text, options.types)
 
 
 def _consumer_options(options: ReaderOptions) -> dict[str, Any]:
-    kafka = options.kafka
-    committed = kafka.isolation == "readCommitted"
     return {
         "group_id": None,
         "enable_auto_commit": False,
         "auto_offset_reset": "none",
-        "isolation_level": "read_committed" if committed else "read_uncommitted",
+        "isolation_level": "read_committed" if options.settings.read_committed else "read_uncommitted",
         "allow_auto_create_topics": False,
-        "metadata_max_age_ms": 1000 * kafka.partition_discovery_seconds,
+        "metadata_max_age_ms": 1000 * options.settings.discovery_s,
         "bootstrap_timeout_ms": int(1000 * options.wait_s),
         "reconnect_backoff_max_ms": 1000,
         "fetch_max_bytes": FETCH_BYTES,
@@ -243,7 +243,7 @@ def _consumer_options(options: ReaderOptions) -> dict[str, Any]:
 
 def failure_of(error: Exception, options: ReaderOptions) -> Failed:
     """What to tell the parent, with the place and a hint; never a secret."""
-    where = f"topic {options.kafka.topic} at {','.join(options.kafka.bootstrap_servers)}"
+    where = f"topic {options.settings.topic} at {','.join(options.settings.servers)}"
     name, text = type(error).__name__, str(error).strip().partition("\n")[0]
     if isinstance(error, StartError | SourceError):
         return Failed(message=str(error))
@@ -269,11 +269,14 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     with Connection(int(sys.argv[1])) as link:
         options: ReaderOptions = link.recv()
+        reader: Reader | None = None
         try:
             require_fast_checksums()
-            Reader(options, link, RingWriter(options.ring_file)).run()
+            reader = Reader(options, link, RingWriter(options.ring_file))
+            reader.run()
         except (ParentGone, BrokenPipeError, ConnectionResetError):
-            pass
+            if reader is not None:
+                reader.finish()
         except (KafkaError, StartError, SourceError) as error:
             link.send(failure_of(error, options))
     os._exit(0)  # kafka-python's IO thread may take long to end, and nothing is left to keep

@@ -12,7 +12,7 @@ from multiprocessing.connection import Connection
 from rap_trainer.stream.kafka import ring
 from rap_trainer.stream.kafka.frames import ReaderOptions
 
-END_S = 2.0  # for the reader to leave by itself
+END_S = 4.0  # for the reader to commit and to leave by itself
 
 
 class ReaderProcess:

@@ -33,6 +33,7 @@ from rap_trainer.stream.kafka.dead_letter_topic import TopicDeadLetters
 from rap_trainer.stream.kafka.feed import Feed
 from rap_trainer.stream.kafka.frames import Place, ReaderOptions
 from rap_trainer.stream.kafka.lag import LagMeter, PartitionLag, partition_lag, total
+from rap_trainer.stream.kafka.settings import login_of, settings_of
 from rap_trainer.stream.open_file import text_types, wanted_columns
 from rap_trainer.stream.rows import Span, batch_of
 from rap_trainer.stream.source import DataBudgetExceeded, Lag, Offer, SourceError
@@ -113,7 +114,7 @@ class KafkaSource:
         self._positions.update({unit_of(kafka.topic, p): Position(*place) for p, place in mine.items()})
         self._feed = Feed(
             ReaderOptions(
-                kafka=kafka,
+                settings=settings_of(kafka),
                 rank=rank,
                 world_size=world_size,
                 start=mine,
@@ -284,7 +285,10 @@ def _dead_letters(kafka: Kafka) -> DeadLetters:
         return LoggedDeadLetters()
     directory = None if wanted.path is None else Path(wanted.path)
     if wanted.topic is not None:
-        return TopicDeadLetters(wanted.topic, lambda: client_options(kafka), directory=directory)
+        login = None if kafka.auth is None else login_of(kafka.auth)
+        return TopicDeadLetters(
+            wanted.topic, lambda: client_options(kafka.bootstrap_servers, login), directory=directory
+        )
     assert directory is not None
     try:
         return FileDeadLetters(directory)

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from kafka import KafkaConsumer, TopicPartition
-from rap_contract.source import Kafka
 
 from rap_trainer.stream.kafka.assignment import own_partitions
 from rap_trainer.stream.kafka.frames import Place, ReaderOptions
+from rap_trainer.stream.kafka.settings import TopicSettings
 
 
 class StartError(Exception):
@@ -31,61 +31,67 @@ class Start:
 
 def owned(consumer: KafkaConsumer, options: ReaderOptions) -> list[int]:
     """This rank's partitions, as far as the brokers tell; empty where the topic is not there (yet)."""
-    partitions = consumer.partitions_for_topic(options.kafka.topic)
+    partitions = consumer.partitions_for_topic(options.settings.topic)
     if partitions and len(partitions) < options.world_size:
         hint = "hint: give the topic at least one partition a rank, or the job fewer ranks"
         raise StartError(
-            f"topic {options.kafka.topic} has {len(partitions)} partitions for {options.world_size} ranks; {hint}"
+            f"topic {options.settings.topic} has {len(partitions)} partitions for {options.world_size} ranks; {hint}"
         )
     return own_partitions(partitions, rank=options.rank, world_size=options.world_size)
 
 
 def open_at(
-    consumer: KafkaConsumer, options: ReaderOptions, partitions: Sequence[int], *, wanted: Mapping[int, Place]
+    consumer: KafkaConsumer,
+    options: ReaderOptions,
+    partitions: Sequence[int],
+    *,
+    wanted: Mapping[int, Place],
+    new_ones: bool,
 ) -> Start:
     """Where to read each of `partitions`; `wanted` are places that must still be there. Asks the brokers.
 
-    Raises StartError where retention or a new topic of the same name make that impossible, and KafkaError.
+    `new_ones`: those without a place came after the job began, so they are read from their beginning. Raises StartError
+    where retention or a new topic of the same name make it impossible, and KafkaError.
     """
-    kafka = options.kafka
-    keys = [TopicPartition(kafka.topic, partition) for partition in partitions]
+    settings = options.settings
+    keys = [TopicPartition(settings.topic, partition) for partition in partitions]
     begins = {key.partition: offset for key, offset in consumer.beginning_offsets(keys).items()}
     ends = {key.partition: offset for key, offset in consumer.end_offsets(keys).items()}
     fresh = [partition for partition in partitions if partition not in wanted]
     places: dict[int, Place] = dict.fromkeys(fresh, (0, 0))
-    if options.has_start or kafka.start_from == "earliest":
+    if new_ones or settings.start_from == "earliest":
         places |= {partition: (begins[partition], 0) for partition in fresh}
-    elif kafka.start_from == "latest":
+    elif settings.start_from == "latest":
         places |= {partition: (ends[partition], 0) for partition in fresh}
     elif fresh:
-        places |= _at_time(consumer, kafka, fresh, ends)
+        places |= _at_time(consumer, settings, fresh, ends)
     lost: dict[int, int] = {}
     for partition in partitions:
         if partition not in wanted:
             continue
         offset, row = wanted[partition]
         if offset > ends[partition]:
-            raise StartError(_not_there_yet(kafka.topic, partition, offset, ends[partition]))
+            raise StartError(_not_there_yet(settings.topic, partition, offset, ends[partition]))
         if offset < begins[partition]:
             lost[partition] = begins[partition] - offset
-            if kafka.on_data_loss == "fail":
-                raise StartError(_retention(kafka.topic, partition, offset, begins[partition]))
+            if not settings.skip_lost:
+                raise StartError(_retention(settings.topic, partition, offset, begins[partition]))
             offset, row = begins[partition], 0
         places[partition] = (offset, row)
     return Start(places=places, lost=lost)
 
 
 def _at_time(
-    consumer: KafkaConsumer, kafka: Kafka, partitions: Sequence[int], ends: Mapping[int, int]
+    consumer: KafkaConsumer, settings: TopicSettings, partitions: Sequence[int], ends: Mapping[int, int]
 ) -> dict[int, Place]:
     try:
-        moment = datetime.fromisoformat(kafka.start_from)
+        moment = datetime.fromisoformat(settings.start_from)
     except ValueError as error:
         hint = "hint: write a time such as 2026-01-31T00:00:00Z, or earliest, or latest"
-        raise StartError(f"spec.source.kafka.startFrom {kafka.start_from!r}: {error}; {hint}") from error
+        raise StartError(f"spec.source.kafka.startFrom {settings.start_from!r}: {error}; {hint}") from error
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
-    asked = {TopicPartition(kafka.topic, partition): int(moment.timestamp() * 1000) for partition in partitions}
+    asked = {TopicPartition(settings.topic, partition): int(moment.timestamp() * 1000) for partition in partitions}
     found = {key.partition: answer for key, answer in consumer.offsets_for_times(asked).items()}
     places: dict[int, Place] = {}
     for partition in partitions:

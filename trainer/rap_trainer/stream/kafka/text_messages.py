@@ -11,13 +11,14 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.json as pj
-from rap_contract.names import expand
-from rap_contract.source import Csv
 
 from rap_trainer.stream.csv_block import CsvBlocks, num_lines, without_lines
 from rap_trainer.stream.dead_letters import BadReason, BadRow
 from rap_trainer.stream.file_format import Piece
 from rap_trainer.stream.kafka.messages import Parsed, bad_message, registry_detail, registry_framed
+from rap_trainer.stream.kafka.settings import Text
+
+MAX_HEADERS = 1000  # remembered: more differ only where somebody sends rows as headers
 
 
 class _Lines(NamedTuple):
@@ -85,38 +86,35 @@ class TextMessages:
         )
 
 
-def csv_messages(options: Csv, types: pa.Schema) -> TextMessages:
+def csv_messages(text: Text, types: pa.Schema) -> TextMessages:
     """Delimited text; with a header each message begins with the column names."""
     blocks: dict[bytes, Callable[[bytes, int], Piece]] = {}
-    names = None
-    if options.column_names is not None:
-        names = [name for pattern in options.column_names for name in expand(pattern)]
 
     def block(header: bytes) -> Callable[[bytes, int], Piece]:
         if header not in blocks:
-            fields = _header_fields(header, options, names)
+            fields = _header_fields(header, text)
             missing = [name for name in types.names if name not in fields]
             if missing:
                 raise ValueError(
                     f"columns {', '.join(missing[:5])} are missing; hint: see csv.header, csv.columnNames, csv.delimiter"
                 )
-            parser = CsvBlocks(fields, options.delimiter, {field.name: field.type for field in types})
-            if len(blocks) > 1000:  # of headers: somebody sends rows as headers
+            parser = CsvBlocks(fields, text.delimiter, {field.name: field.type for field in types})
+            if len(blocks) >= MAX_HEADERS:
                 blocks.clear()
             blocks[header] = lambda body, rows: parser.piece(body, types.names, 0, rows)
         return blocks[header]
 
-    return TextMessages(has_header=options.header, block=block)
+    return TextMessages(has_header=text.header, block=block)
 
 
-def _header_fields(header: bytes, options: Csv, names: list[str] | None) -> list[str]:
-    if not options.header:
-        return names or []
+def _header_fields(header: bytes, text: Text) -> Sequence[str]:
+    if not text.header:
+        return text.names or []
     line = header.rstrip(b"\r").decode("utf-8", "replace")
-    fields = next(csv.reader([line], delimiter=options.delimiter), [])
-    if names is not None and len(names) != len(fields):
-        raise ValueError(f"the header has {len(fields)} columns, csv.columnNames {len(names)}")
-    return names or fields
+    fields = next(csv.reader([line], delimiter=text.delimiter), [])
+    if text.names is not None and len(text.names) != len(fields):
+        raise ValueError(f"the header has {len(fields)} columns, csv.columnNames {len(text.names)}")
+    return text.names or fields
 
 
 def json_messages(types: pa.Schema) -> TextMessages:

@@ -1,0 +1,82 @@
+"""kill -9 of ranks at random moments while they train a topic: every row's effect is in the model exactly once."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from kafka_source.topics import arrow, send
+from rap_contract.pod import ExitCode
+from rap_trainer.checkpoint.layout import read_manifest
+from rap_trainer.step.ledger import ENV_LEDGER, gaps, replay
+from servers.kafka_cluster import KafkaCluster
+from train.forge import Forge, until
+from train.saved_state import newest
+from train.small_jobs import NUM_DENSE, NUM_SPARSE, write_job
+from train.watching import steps_begun
+
+pytestmark = pytest.mark.kafka
+
+BATCH, RANKS, PARTITIONS, ROWS_A_MESSAGE = 8, 2, 4, 10
+
+
+def messages(rows: int, seed: int) -> list[bytes]:
+    draw = np.random.default_rng(seed)
+    columns: dict[str, Any] = {"label": pa.array(draw.integers(0, 2, rows), pa.int32())}
+    columns |= {f"int_{i}": pa.array(draw.random(rows), pa.float32()) for i in range(NUM_DENSE)}
+    ids = draw.integers(0, 1000, (NUM_SPARSE, rows, 2))
+    columns |= {f"cat_{i}": pa.array(list(ids[i]), pa.list_(pa.int64())) for i in range(NUM_SPARSE)}
+    whole = pa.table(columns)
+    return [arrow(whole.slice(begin, ROWS_A_MESSAGE)) for begin in range(0, rows, ROWS_A_MESSAGE)]
+
+
+def kill_at_random_steps(
+    folder: Path, forge: Forge, cluster: KafkaCluster, *, kills: int, rows_a_partition: int, choose: random.Random
+) -> None:
+    """Trains a topic while ranks are killed, and audits the ledger."""
+    topic = cluster.create_topic("kills", num_partitions=PARTITIONS)
+    for partition in range(PARTITIONS):
+        send(cluster, topic, messages(rows_a_partition, partition), partition)
+    rows = PARTITIONS * rows_a_partition
+    total, rest = divmod(rows, BATCH * RANKS)
+    assert rest == 0
+    ledger = folder / "ledger"
+    job = write_job(
+        folder,
+        source={"kafka": {"bootstrapServers": cluster.bootstrap_servers, "topic": topic}},
+        trainer__batchSizePerGpu=BATCH,
+        trainer__maxSteps=total,
+        checkpoint__intervalSeconds=0.3,
+        restartPolicy__maxRestarts=kills,
+    )
+    run = forge.start(job, num_ranks=RANKS, environment={ENV_LEDGER: str(ledger)})
+    for _ in range(kills):
+        # steps begun, repeated ones too: so many more are always reached before the end
+        wanted = steps_begun(ledger) + choose.randrange(1, max(2, total // (2 * kills)))
+        until(lambda wanted=wanted: steps_begun(ledger) >= wanted, f"{wanted} steps are begun")
+        run.kill_rank(choose.randrange(RANKS))
+    assert run.wait() == ExitCode.DONE, run.output
+    assert read_manifest(newest(folder)).attempt == kills + 1
+    account = replay(ledger)
+    assert sum(step.rows for steps in account.values() for step in steps.values()) == rows
+    ends: dict[str, int] = {}
+    for steps in account.values():
+        assert len(steps) == total
+        assert gaps(steps) == []
+        ends |= {unit: end.offset for step in steps.values() for unit, (_, end) in step.spans.items()}
+    assert ends == {f"{topic}/{p}": rows_a_partition // ROWS_A_MESSAGE for p in range(PARTITIONS)}
+
+
+def test_killed_ranks_leave_no_gap_and_nothing_twice(tmp_path: Path, forge: Forge, kafka_broker: KafkaCluster) -> None:
+    kill_at_random_steps(tmp_path, forge, kafka_broker, kills=2, rows_a_partition=400, choose=random.Random(5))
+
+
+@pytest.mark.slow
+def test_a_hundred_killed_ranks_leave_no_gap_and_nothing_twice(
+    tmp_path: Path, forge: Forge, kafka_broker: KafkaCluster
+) -> None:
+    kill_at_random_steps(tmp_path, forge, kafka_broker, kills=100, rows_a_partition=20_000, choose=random.Random(6))
