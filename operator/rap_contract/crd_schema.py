@@ -77,13 +77,12 @@ def _convert(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> Schema:
 def _of_number(schema: Schema) -> Schema:
     """Bounds at or beyond the ends of int64 go: the server compares whole numbers as int64 and would wrap them."""
     kept = dict(schema)
-    for bound, is_beyond in (
-        ("minimum", lambda value: value <= -(2**63)),
-        ("maximum", lambda value: value >= 2**63 - 1),
-    ):
-        if bound in kept and is_beyond(kept[bound]):
-            del kept[bound]
-            kept.pop(f"exclusive{bound.capitalize()}", None)
+    if kept.get("minimum", 0) <= -(2**63):
+        del kept["minimum"]
+        kept.pop("exclusiveMinimum", None)
+    if kept.get("maximum", 0) >= 2**63 - 1:
+        del kept["maximum"]
+        kept.pop("exclusiveMaximum", None)
     return kept | ({"format": "int64"} if kept["type"] == "integer" else {})
 
 
