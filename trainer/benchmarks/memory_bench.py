@@ -1,0 +1,103 @@
+"""Memory of `rap run` over time: a producer, two ranks, resident bytes once a second. Prints JSON lines.
+
+`python trainer/benchmarks/memory_bench.py [--seconds 600]`
+
+The figure is the slope of the ranks' summed resident memory after warm-up, as a share of its level per 10 minutes, beside
+the spread of the samples: a leak shows as a slope larger than the spread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from rap_trainer.demo import JOB
+
+COMMAND = [sys.executable, "-m", "rap_trainer.cli"]
+WARM_UP_SHARE = 0.25  # of the run: pools, caches and the first checkpoints fill in it
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+def main() -> None:
+    """One run, one JSON line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=600.0)
+    parser.add_argument("--rate", type=int, default=3000, help="rows a second")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        samples = _measure(Path(folder), options.seconds, options.rate)
+    warm = samples[int(len(samples) * WARM_UP_SHARE) :]
+    times_s, sizes_bytes = [t for t, _ in warm], [float(size) for _, size in warm]
+    slope, _ = statistics.linear_regression(times_s, sizes_bytes)
+    level = statistics.fmean(sizes_bytes)
+    result = {
+        "bench": "memory",
+        "seconds": options.seconds,
+        "samples": len(warm),
+        "level_mib": round(level / 2**20, 1),
+        "first_mib": round(sizes_bytes[0] / 2**20, 1),
+        "last_mib": round(sizes_bytes[-1] / 2**20, 1),
+        "growth_per_10_min_ratio": round(slope * 600 / level, 5),
+        "spread_ratio": round(statistics.stdev(sizes_bytes) / level, 5),
+    }
+    print(json.dumps(result), flush=True)
+
+
+def _measure(folder: Path, seconds: float, rate: int) -> list[tuple[float, int]]:
+    job = folder / "job.yaml"
+    job.write_text(JOB.format(folder=folder))
+    rows = str(int(rate * (seconds + 120)))
+    produce = [
+        "produce",
+        "--rows",
+        rows,
+        "--rate",
+        str(rate),
+        "--rows-per-file",
+        "20000",
+        "--out",
+        str(folder / "events"),
+    ]
+    producer = subprocess.Popen([*COMMAND, *produce], stdout=subprocess.DEVNULL)
+    trainer = subprocess.Popen([*COMMAND, "run", str(job), "--plain"], stdout=subprocess.DEVNULL)
+    samples: list[tuple[float, int]] = []
+    try:
+        while not any((folder / "checkpoints").glob("step-*")):
+            if trainer.poll() is not None:
+                raise SystemExit(f"the trainer ended with {trainer.returncode}")
+            time.sleep(0.5)
+        began_s = time.monotonic()
+        while (now_s := time.monotonic() - began_s) < seconds and trainer.poll() is None:
+            samples.append((now_s, _resident_bytes(trainer.pid)))
+            time.sleep(1.0)
+    finally:
+        for process in (producer, trainer):
+            process.send_signal(signal.SIGTERM)
+            process.wait(timeout=60)
+    return samples
+
+
+def _resident_bytes(parent: int) -> int:
+    """Private and shared resident memory of all children of `parent`."""
+    total = 0
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                if int(fields[1]) == parent:
+                    total += int((entry / "statm").read_text().split()[1]) * PAGE_BYTES
+            except OSError:
+                continue  # it ended meanwhile
+    return total
+
+
+if __name__ == "__main__":
+    main()
