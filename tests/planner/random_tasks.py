@@ -1,0 +1,122 @@
+"""Random planning tasks and profiles, equal for equal seeds; small enough for an exhaustive search if asked."""
+
+from __future__ import annotations
+
+import random
+from itertools import combinations, product
+
+from rap_contract.plan import FusedKernel
+from rap_contract.profile import Coefficients, Device, Links, Profile, Response, WindowProfile
+from rap_contract.windows import INPUT_DIST, ORDER, PLACES
+from rap_planner.cost import Costs
+from rap_planner.enumerate import Choices, Enumerator
+from rap_planner.loads import Estimator, Owned, Schedule
+from rap_planner.task import Item, Piece, Task
+
+STAGES = ("scan", "values", "lanes", "compare")
+MB = 1e6
+US = 1e-6
+
+
+def random_profile(seed: int, *, windows: int = len(PLACES), grids: int = 3) -> Profile:
+    """Probes in the first few windows of the step."""
+    draw = random.Random(seed)
+    sizes = draw.sample([16, 32, 64, 100, 160], grids - 1)
+    full = draw.uniform(100, 300)
+    profiles = [WindowProfile(name=INPUT_DIST, seconds=draw.uniform(0, 100) * US)]
+    for place, name in enumerate(PLACES):
+        responses = []
+        if place < windows:
+            for programs in (None, *sizes):
+                share = 1.0 if programs is None else min(1.0, programs / full)
+                length = draw.uniform(20, 150)
+                for megabytes in (20, 80, 300):
+                    solo = 1 + megabytes * 0.25 / share
+                    added = max(0.0, solo - length) + draw.uniform(0, 0.4) * min(solo, length) * share
+                    for kind in ("memory", "compute"):
+                        responses.append(
+                            Response(
+                                kind=kind,  # type: ignore[arg-type]  # one of two literals
+                                programs=programs,
+                                num_bytes=int(megabytes * MB),
+                                solo_seconds=solo * US,
+                                added_seconds=added * US,
+                            )
+                        )
+        profiles.append(WindowProfile(name=name, seconds=100 * US, responses=tuple(responses)))
+    return Profile(
+        device=Device(name="random", memory_bytes=10**12, driver="1"),
+        date="2026-11-29",
+        source="drawn at random for a test",
+        batch_size=4096,
+        num_ranks=2,
+        step_seconds=1e-3,
+        windows=tuple(profiles),
+        links=Links(bytes_per_second=draw.choice([1e10, 1e11, 5e11])),
+        coefficients=Coefficients(
+            launch_seconds=1 * US,
+            seconds_per_byte=2.5e-13,
+            seconds_per_op=draw.choice([0.0, 1e-12]),
+            full_programs=full,
+            error_ratio=0.1,
+        ),
+    )
+
+
+def random_task(seed: int, *, items: int = 12, kernels: int = 4, ranks: int = 4) -> Task:
+    """Features of several chains; some tables ask more of their ranks than others."""
+    draw = random.Random(seed)
+    launches = tuple(
+        FusedKernel(launch=n, stage=draw.choice(STAGES), wave=n, features=())  # type: ignore[arg-type]
+        for n in range(kernels)
+    )
+    features = []
+    for number in range(items):
+        raw, out = draw.uniform(0.1, 60) * MB, draw.uniform(0.1, 60) * MB
+        uses = sorted(draw.sample(range(kernels), draw.randint(1, min(2, kernels))))
+        features.append(
+            Item(
+                name=f"f{number}",
+                group=str(number % 5),
+                chain=f"chain {number % 3}",
+                pieces=tuple(Piece(kernel=k, num_bytes=(raw + out) / len(uses), num_ops=raw) for k in uses),
+                raw_bytes=raw,
+                out_bytes=out,
+                owner=draw.randrange(ranks) if draw.random() < 0.8 else None,
+            )
+        )
+    idle = [draw.choice([0.0, draw.uniform(0, 200) * US]) for _ in range(ranks)]
+    return Task(
+        job=f"random-{seed}",
+        items=tuple(features),
+        kernels=launches,
+        idle_seconds=tuple(value - min(idle) for value in idle),
+    )
+
+
+def exhaustive(task: Task, profile: Profile) -> float:
+    """The shortest step over every mapping, cut into windows, and grid of every single kernel."""
+    costs = Costs(profile)
+    estimator = Estimator(costs, task)
+    choices = Enumerator().choices(task, costs)
+    mappings = [
+        frozenset(chosen) for size in range(len(choices.movable) + 1) for chosen in combinations(choices.movable, size)
+    ]
+    schedules = list(all_schedules(choices, len(task.kernels)))
+    return min(_best(estimator, owned, schedules) for owned in mappings)
+
+
+def _best(estimator: Estimator, owned: Owned, schedules: list[Schedule]) -> float:
+    loads, exchange = estimator.loads(owned), estimator.exchange_seconds(owned)
+    fixed = estimator.costs.training_seconds + exchange
+    return min(max(estimator.rank_seconds(load, schedule) for load in loads) + fixed for schedule in schedules)
+
+
+def all_schedules(choices: Choices, kernels: int) -> list[Schedule]:
+    """Every valid schedule; windows in which nothing was probed are like inline ones and left out."""
+    slots = [(w, g) for w in choices.windows for g in choices.grids[w] if w == "inline" or len(choices.grids[w]) > 1]
+    return [
+        schedule
+        for schedule in product(slots, repeat=kernels)
+        if all(ORDER[a[0]] <= ORDER[b[0]] for a, b in zip(schedule, schedule[1:], strict=False))
+    ]
