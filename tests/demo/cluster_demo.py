@@ -1,4 +1,6 @@
-"""`make demo-cluster`: a whole cluster on this machine, a RAPJob applied, trained on two nodes, a pod killed, done.
+"""A whole cluster on this machine, a RAPJob applied, trained on two nodes, a pod killed, done.
+
+    PYTHONPATH=operator:trainer:tests python tests/demo/cluster_demo.py
 
 Only what a user could type (`kubectl apply`, `kubectl get`, `rap produce`, `rap-operator`); the machine stands in
 for a cluster through the test servers and the process node agent. Needs root for the agent's mount namespaces.
