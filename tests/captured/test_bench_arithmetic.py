@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
+
 import pytest
+import torch
+from rap_trainer import cli
+from rap_trainer.bench.cases import DEFAULT_CASES, add_options
+from rap_trainer.bench.command import combinations, rank_arguments
 from rap_trainer.bench.report import table
-from rap_trainer.bench.run import DEFAULT_CASES, options
+from rap_trainer.bench.run import options
 from rap_trainer.bench.timing import Kernel, totals_by_name, union_us
 from rap_trainer.captured.schedule import Window
 
@@ -57,3 +63,19 @@ def test_the_report_compares_only_within_a_plan_batch_size_and_number_of_gpus() 
     assert "| rap:output_dist/0 | 0.625 | 0.400-0.600 | 6,553,600 | 80.0% | 0.125 |" in first
     assert "setup" not in text
     assert "| loop | 8.000 | 0.400-0.600 | 1,024,000 |  |  |" in second
+
+
+def test_rap_bench_runs_every_combination_and_refuses_gpus_that_are_not_there() -> None:
+    parser = argparse.ArgumentParser()
+    add_options(parser)
+    chosen = parser.parse_args(["--plan", "0", "2", "--batch", "4096", "--cases", "loop"])
+    assert combinations(chosen, 2) == [(0, 4096, 1), (0, 4096, 2), (2, 4096, 1), (2, 4096, 2)]
+    assert options(rank_arguments(chosen, 2, 4096)).plan == 2
+    with pytest.raises(ValueError, match="4 GPUs are wanted, this machine has 2"):
+        combinations(parser.parse_args(["--gpus", "4"]), 2)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
+def test_rap_bench_without_a_gpu_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["bench", "--plan", "0", "1"]) == 2
+    assert "this machine has none" in capsys.readouterr().err

@@ -12,6 +12,7 @@ from rap_contract.job import RAPJob
 from rap_contract.pod import ExitCode
 from rap_contract.problem import InvalidDocument, format_path
 
+from rap_trainer.bench.cases import add_options
 from rap_trainer.jobfile import load_job
 
 
@@ -27,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="rap", description="Continuous retraining of DLRMs on fresh events.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for add in (_add_validate, _add_run, _add_preprocess, _add_produce):
+    for add in (_add_validate, _add_run, _add_preprocess, _add_produce, _add_bench):
         add(commands)
     return parser
 
@@ -52,6 +53,18 @@ def _add_run(commands: Commands[argparse.ArgumentParser]) -> None:
     parser.add_argument("--json", action="store_true", help="progress as JSON lines")
     parser.add_argument("--plain", action="store_true", help="progress as plain lines, also in a terminal")
     parser.set_defaults(command=_run)
+
+
+def _add_bench(commands: Commands[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser("bench", help="every way to train the paper's plans, measured on this machine's GPUs")
+    add_options(parser)
+    parser.set_defaults(command=_bench)
+
+
+def _bench(options: argparse.Namespace) -> int:
+    from rap_trainer.bench.command import bench
+
+    return bench(options)
 
 
 def _add_preprocess(commands: Commands[argparse.ArgumentParser]) -> None:

@@ -88,6 +88,7 @@ def rap_eager(
 ) -> Callable[[], torch.Tensor]:
     """Our eager runtime: fused kernels on a side stream, everything else as TorchRec runs it."""
     program = FusedProgram(subject.graph, device, limits=Limits(batch_size=subject.batch_size))
+    torch.cuda.synchronize(device)  # its tables and scratch are filled on this stream, its kernels run on another
     stock = StockStep(model, world_size)
 
     def preprocess(state: StepState) -> None:

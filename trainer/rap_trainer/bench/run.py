@@ -26,16 +26,12 @@ import torch.distributed as dist
 from rap_trainer.bench import eager, stock
 from rap_trainer.bench.ablation import captured_modules
 from rap_trainer.bench.captured import CapturedIdeal, Rap
+from rap_trainer.bench.cases import DEFAULT_CASES
 from rap_trainer.bench.subject import Subject, make_model, make_subject
 from rap_trainer.bench.timing import Kernel, profile_steps, time_steps, totals_by_name, versions
 from rap_trainer.captured.schedule import Window
 from rap_trainer.model.shard import ShardedModel
 from rap_trainer.world import World, join_world
-
-DEFAULT_CASES = (
-    "loop,pipeline-ideal,sequential,pipeline,rap-eager,captured-modules,captured:nccl+late,captured:copy-engine+late,"
-    "captured:copy-engine,rap:inline/0+output_dist/0+output_dist/64+mlp_fwd/0+grad_dist/0"
-)
 
 
 def options(arguments: Sequence[str]) -> argparse.Namespace:

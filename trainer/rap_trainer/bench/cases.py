@@ -1,0 +1,21 @@
+"""What `rap bench` runs and its options. Light: the command line is parsed before anything heavy is imported."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+DEFAULT_CASES = (
+    "loop,pipeline-ideal,sequential,pipeline,rap-eager,captured-modules,captured:nccl+late,captured:copy-engine+late,"
+    "captured:copy-engine,rap:inline/0+output_dist/0+output_dist/64+mlp_fwd/0+grad_dist/0"
+)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of `rap bench`."""
+    parser.add_argument("--plan", type=int, nargs="+", default=[0], choices=range(5), help="plans, 0 to 4")
+    parser.add_argument("--batch", type=int, nargs="+", default=[4096, 8192], help="rows a GPU")
+    parser.add_argument("--gpus", type=int, nargs="+", default=None, help="numbers of GPUs; default: 1 and all")
+    parser.add_argument("--cases", default=DEFAULT_CASES, help="see `python -m rap_trainer.bench --help`")
+    parser.add_argument("--max-rows", type=int, default=1_000_000, help="cap of every table")
+    parser.add_argument("--timelines", type=Path, default=None, help="folder for kernel timelines")
