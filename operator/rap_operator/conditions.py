@@ -113,7 +113,7 @@ def _is_detail(status: Status, running: int, now_s: float) -> bool:
     before, _, wanted = status.ready.partition("/")
     if wanted != str(attempt.nodes) or now_s - time_s(attempt.recorded_at) < QUIET_START_S:
         return True
-    return abs(running - int(before or 0)) * 4 < attempt.nodes
+    return abs(running - (int(before) if before.isdigit() else 0)) * 4 < attempt.nodes
 
 
 def phase_of(status: Status, sight: Sight) -> Phase:
