@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from rap_contract.plan import Placement as Planned
+from rap_contract.plan import Plan
+from rap_contract.windows import INLINE, PLACES
 from rap_trainer.captured.blocks import Blocks, Origin, feature_order, pair_index
 from rap_trainer.captured.flat import flat_layout
-from rap_trainer.captured.schedule import Placement, Schedule, Window
+from rap_trainer.captured.schedule import Placement, Schedule, Window, schedule_of
 
 
 @given(num_features=st.integers(2, 40))
@@ -76,3 +81,23 @@ def test_a_schedule_keeps_the_kernels_order() -> None:
         Schedule(placements=(second,))
     with pytest.raises(ValueError, match="at least 1, got 0"):
         Placement(kernel=0, window=Window.INLINE, programs=0)
+
+
+def plan(mapping: dict[str, int | None]) -> Plan:
+    schedule = (Planned(window="output_dist", programs=64), Planned(window="emb_bwd"))
+    return cast(Plan, SimpleNamespace(mapping=mapping, schedule=schedule))
+
+
+def test_a_planners_schedule_is_taken_as_it_is() -> None:
+    assert tuple(window.value for window in Window) == (INLINE, *PLACES)
+    assert schedule_of(plan({"f": None})) == Schedule(
+        placements=(
+            Placement(kernel=0, window=Window.OUTPUT_DIST, programs=64),
+            Placement(kernel=1, window=Window.EMB_BWD),
+        )
+    )
+
+
+def test_a_mapping_to_other_ranks_rows_is_refused() -> None:
+    with pytest.raises(ValueError, match="1 features on their tables' owners, first b"):
+        schedule_of(plan({"a": None, "b": 1}))

@@ -155,7 +155,14 @@ class CapturedRuntime:
         return self._preprocessor.num_kernels
 
     def switch(self, schedule: Schedule) -> None:
-        """Captures again with another schedule, between two steps. Collective. No state changes, no memory is kept."""
+        """Captures again with another schedule, between two steps; no state changes, no memory is kept.
+
+        Raises ValueError if the schedule is not of this program's launches; the old one then stays.
+        """
+        if len(schedule.placements) != self.num_kernels:
+            raise ValueError(
+                f"the schedule places {len(schedule.placements)} launches, this job has {self.num_kernels}"
+            )
         if schedule == self.schedule:
             return
         self._schedule = schedule

@@ -7,13 +7,14 @@ measured, never assumed: see `rap profile` and the planner.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from rap_contract.plan import OWN_ROWS, Plan
+
 
 class Window(StrEnum):
-    """Places of the step, in the order in which they begin."""
+    """Places of the step, in the order in which they begin; the planner's names (`rap_contract.windows`)."""
 
     INLINE = "inline"
     """On the training stream itself, before everything else: no overlap, the reference of a schedule."""
@@ -80,6 +81,17 @@ class Schedule:
         return self.placements[-1].window if self.placements else Window.INLINE
 
 
-def windows(names: Iterable[str]) -> tuple[Window, ...]:
-    """Windows by name. Raises ValueError naming the unknown one."""
-    return tuple(Window(name) for name in names)
+def schedule_of(plan: Plan) -> Schedule:
+    """A planner's schedule as the captured runtime runs it. Raises ValueError for a mapping it does not run."""
+    moved = sorted(name for name, rank in plan.mapping.items() if rank is not OWN_ROWS)
+    if moved:
+        raise ValueError(
+            f"the plan preprocesses {len(moved)} features on their tables' owners, first {moved[0]}; "
+            "the captured runtime preprocesses every feature on its own rows"
+        )
+    return Schedule(
+        placements=tuple(
+            Placement(kernel=number, window=Window(each.window), programs=each.programs)
+            for number, each in enumerate(plan.schedule)
+        )
+    )
