@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -90,11 +91,14 @@ def ranks(
     job: RAPJobSpec, world_size: int = 1, *, start: Positions | None = None, options: KafkaSourceOptions | None = None
 ) -> Iterator[list[KafkaSource]]:
     """The sources of all ranks, in one process."""
-    sources: list[KafkaSource] = []
+    shared = options or KafkaSourceOptions(ring_bytes=1 << 20)
+
+    def open_rank(rank: int) -> KafkaSource:
+        return KafkaSource(job, rank=rank, world_size=world_size, start=start, options=shared)
+
+    with ThreadPoolExecutor(world_size) as pool:  # each waits for its reader process
+        sources = list(pool.map(open_rank, range(world_size)))
     try:
-        for rank in range(world_size):
-            shared = options or KafkaSourceOptions(ring_bytes=1 << 20)
-            sources.append(KafkaSource(job, rank=rank, world_size=world_size, start=start, options=shared))
         yield sources
     finally:
         for source in sources:

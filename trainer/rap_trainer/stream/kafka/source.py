@@ -18,25 +18,21 @@ import pyarrow as pa
 from rap_contract import metrics
 from rap_contract.job import RAPJobSpec
 from rap_contract.pod import ENV_JOB_NAME
-from rap_contract.source import Kafka
 
 from rap_trainer.batch import Position, Positions, RawBatch
 from rap_trainer.display.metric_store import MetricStore
 from rap_trainer.stream.backlog import Backlog, Consumed
-from rap_trainer.stream.dead_letters import BadRow, DeadLetter, DeadLetters, FileDeadLetters, LoggedDeadLetters
 from rap_trainer.stream.decode import declared
-from rap_trainer.stream.error_budget import ErrorBudgetWindow
 from rap_trainer.stream.kafka.assignment import partition_of, unit_of
+from rap_trainer.stream.kafka.bad_records import BadRecords
 from rap_trainer.stream.kafka.chunks import MessageChunk, empty_rows
-from rap_trainer.stream.kafka.client import client_options
-from rap_trainer.stream.kafka.dead_letter_topic import TopicDeadLetters
 from rap_trainer.stream.kafka.feed import Feed
 from rap_trainer.stream.kafka.frames import Place, ReaderOptions
 from rap_trainer.stream.kafka.lag import LagMeter, PartitionLag, partition_lag, total
-from rap_trainer.stream.kafka.settings import login_of, settings_of
+from rap_trainer.stream.kafka.settings import settings_of
 from rap_trainer.stream.open_file import text_types, wanted_columns
 from rap_trainer.stream.rows import Span, batch_of
-from rap_trainer.stream.source import DataBudgetExceeded, Lag, Offer, SourceError
+from rap_trainer.stream.source import Lag, Offer
 
 _START_MARGIN_S = 30.0  # beyond the reader's own wait: a loaded machine starts a process slowly
 
@@ -100,15 +96,11 @@ class KafkaSource:
         self._positions: dict[str, Position] = {}
         self._unsaved: dict[str, Position] = {}
         self._messages: Counter[int] = Counter()
-        self._bad_rows: Counter[str] = Counter()
         self._rows = 0
-        self._newest_problem = ""
         self._oldest_s: dict[int, float] = {}
         self._saved: Positions = {}
         self._lag_meter = LagMeter(kafka.topic)
-        budget = kafka.error_budget
-        self._budget = ErrorBudgetWindow(ratio=budget.ratio, window_rows=budget.window_rows)
-        self._letters = _dead_letters(kafka)
+        self._bad = BadRecords(kafka)
         self._backlog = Backlog(limit_bytes=options.limit_bytes, min_rows=self._batch_rows)
         mine, has_start = _own_places(start or {}, kafka.topic, rank, world_size)
         self._positions.update({unit_of(kafka.topic, p): Position(*place) for p, place in mine.items()})
@@ -155,7 +147,7 @@ class KafkaSource:
 
     def positions(self) -> Positions:
         """Per partition of this rank: the next message, and row in it, that is not taken."""
-        self._letters.flush()  # a checkpoint may follow: its bad rows are not seen again
+        self._bad.flush()  # a checkpoint may follow: its bad rows are not seen again
         begun = {unit_of(self._kafka.topic, p): Position(*place) for p, place in self._feed.begun().items()}
         return {**begun, **self._positions}
 
@@ -183,8 +175,8 @@ class KafkaSource:
         store.raise_to(metrics.LOST_RECORDS, counts.lost_messages)
         store.raise_to(metrics.SCHEMA_CHANGES, counts.schema_changes)
         store.set(metrics.SOURCE_IDLE_SECONDS, self._feed.idle_s)
-        store.set(metrics.ERROR_BUDGET_RATIO, self._budget.ratio)
-        store.set(metrics.BAD_RECORDS_RATIO, self._budget.bad_rows / max(1, self._budget.rows))
+        store.set(metrics.ERROR_BUDGET_RATIO, self._bad.allowed_ratio)
+        store.set(metrics.BAD_RECORDS_RATIO, self._bad.ratio)
 
     def _lags(self) -> dict[int, PartitionLag]:
         read, now_s = self._feed.messages(), time.time()
@@ -204,14 +196,14 @@ class KafkaSource:
         counted = self._feed.counted()
         return KafkaCounts(
             rows=self._rows,
-            bad_rows=dict(self._bad_rows),
+            bad_rows=dict(self._bad.rows),
             quarantined_files={},
             lost_messages=counted["lost"],
             empty_messages=counted["empty"],
             messages=sum(self._feed.messages().values()),
             message_bytes=counted["bytes"],
             schema_changes=counted["schema_changes"],
-            dead_letters=dict(self._letters.kept) if isinstance(self._letters, TopicDeadLetters) else {},
+            dead_letters=self._bad.kept,
             buffered_bytes=self._backlog.num_bytes,
         )
 
@@ -224,7 +216,7 @@ class KafkaSource:
         """Stops the reader and closes the dead letters."""
         self._backlog.close()
         self._feed.join()
-        self._letters.close()
+        self._bad.close()
 
     def _keep_unsaved(self) -> None:
         self._positions.update(self._unsaved)
@@ -237,64 +229,13 @@ class KafkaSource:
             assert isinstance(chunk, MessageChunk)
             target = self._positions if keep_position else self._unsaved
             target[chunk.unit] = chunk.position(part.next_row)
-            bad = part.bad
-            bad_rows = sum(chunk.num_rows_of(each) for each in bad)
-            rows = part.next_row - part.first_row
-            self._rows += rows
+            self._rows += part.next_row - part.first_row
             if chunk.num_messages:
-                done = chunk.messages_before(part.next_row)
-                self._messages[chunk.partition] += done - (
-                    chunk.messages_before(part.first_row) if part.first_row else 0
-                )
+                before = chunk.messages_before(part.first_row) if part.first_row else 0
+                self._messages[chunk.partition] += chunk.messages_before(part.next_row) - before
                 self._oldest_s[chunk.partition] = chunk.time_s(part.next_row)
-            self._budget = self._budget.after(rows=rows, bad_rows=bad_rows)
-            for each in bad:
-                self._bad_rows[str(each.reason)] += chunk.num_rows_of(each)
-            if bad:
-                self._newest_problem = bad[-1].detail
-                self._write_letters([_letter(chunk, row) for row in bad])
-        if self._budget.exceeded:
-            raise DataBudgetExceeded(self._budget_message())
-
-    def _write_letters(self, letters: Sequence[DeadLetter]) -> None:
-        try:
-            self._letters.write(letters)
-        except OSError as error:
-            hint = "hint: make room for dead letters, or leave source.kafka.deadLetter out"
-            raise SourceError(f"bad records cannot be kept: {error.strerror}; {hint}") from error
-
-    def _budget_message(self) -> str:
-        counts = ", ".join(f"{reason}: {count}" for reason, count in sorted(self._bad_rows.items()))
-        hint = "hint: see the dead letters, mend the producer, or raise source.kafka.errorBudget"
-        return f"{self._budget} ({counts}; the newest: {self._newest_problem}); {hint}"
-
-
-def _letter(chunk: MessageChunk, bad: BadRow) -> DeadLetter:
-    return DeadLetter(
-        reason=str(bad.reason),
-        detail=bad.detail,
-        unit=chunk.unit,
-        position=chunk.position(bad.row),
-        payload=bad.payload,
-    )
-
-
-def _dead_letters(kafka: Kafka) -> DeadLetters:
-    wanted = kafka.dead_letter
-    if wanted is None or (wanted.topic is None and wanted.path is None):
-        return LoggedDeadLetters()
-    directory = None if wanted.path is None else Path(wanted.path)
-    if wanted.topic is not None:
-        login = None if kafka.auth is None else login_of(kafka.auth)
-        return TopicDeadLetters(
-            wanted.topic, lambda: client_options(kafka.bootstrap_servers, login), directory=directory
-        )
-    assert directory is not None
-    try:
-        return FileDeadLetters(directory)
-    except OSError as error:
-        hint = "hint: correct source.kafka.deadLetter.path, or leave it out"
-        raise SourceError(f"{directory}: {error.strerror}; {hint}") from error
+            self._bad.add(chunk, part.bad, rows=part.next_row - part.first_row)
+        self._bad.check()
 
 
 def _own_places(start: Positions, topic: str, rank: int, world_size: int) -> tuple[dict[int, Place], bool]:
