@@ -145,6 +145,6 @@ def check(features: Sequence[Mapping[str, Any]], *, nulls: Iterable[str] = (), d
     graph = graph_of(features)
     program, fused = Program(graph), fused_of(graph, device)
     given = frozenset(nulls)
-    for seed, rows in enumerate((2, 0, 13)):
+    for seed, rows in enumerate((0, 11)):
         raw = batch_of(graph, rows, seed=seed, nulls=given, device=device)
         expect_equal(fused.run(raw), program.run(raw))

@@ -145,6 +145,28 @@ def test_a_bad_batch_is_refused_by_the_column_s_name(column: Column | None, mess
         fused_of(graph).run(replace(raw, columns=columns))
 
 
+def test_weights_that_do_not_match_their_ids_are_refused() -> None:
+    graph = graph_of([dense("n", "f32", FILL), sparse("a", "ids", HASH, weights="scores")])
+    raw = batch_of(graph, 6, seed=0)
+    short = replace(raw.columns["scores"], values_N=raw.columns["scores"].values_N[:-1])
+    with pytest.raises(BatchError, match="weights scores and ids ids have lists of different lengths"):
+        fused_of(graph).run(replace(raw, columns={**raw.columns, "scores": short}))
+
+
+def test_scores_of_fewer_elements_than_their_ids_count_as_zero() -> None:
+    chain = [{"scoreSum": {"match": "more", "scores": "more_scores"}}, FILL]
+    graph = graph_of([dense("sum", "ids", *chain), sparse("b", "i64", FILL, HASH)])
+    raw = batch_of(graph, 2, seed=0)
+    ones = torch.ones(2, dtype=torch.int32)
+    columns = {
+        "ids": Column(values_N=torch.tensor([5, 5]), lengths_B=ones),
+        "more": Column(values_N=torch.tensor([5, 5, 5, 5]), lengths_B=2 * ones),
+        "more_scores": Column(values_N=torch.tensor([1.5, 2.5]), lengths_B=ones),
+    }
+    fused = fused_of(graph).run(replace(raw, columns={**raw.columns, **columns}))
+    assert fused.dense_BD[:, 0].tolist() == [1.5, 2.5]
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("max_programs", [None, 5], ids=["full grid", "five programs"])
 def test_a_captured_launch_follows_its_buffers_and_allocates_nothing(max_programs: int | None) -> None:

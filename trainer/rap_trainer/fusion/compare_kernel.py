@@ -64,10 +64,12 @@ def compare_kernel(
         result = tl.zeros([ROWS], tl.float64)
         if stem >= SCORE_SUM:
             result = over_matches(
-                stem, a, b, row, mask, length_a, length_b, pointers, offsets, counts, chosen, ROWS, WIDTH
+                stem, a, b, row, mask, length_a, length_b, pointers, num_slots, offsets, counts, chosen, ROWS, WIDTH
             )
         else:
-            result = over_ids(stem, a, b, row, mask, length_a, length_b, pointers, offsets, counts, chosen, ROWS, WIDTH)
+            result = over_ids(
+                stem, a, b, row, mask, length_a, length_b, pointers, num_slots, offsets, counts, chosen, ROWS, WIDTH
+            )
         slot = tl.load(a + COMPARISON_SLOT)
         value = tl.load(pointers + slot).to(tl.pointer_type(tl.float32))
         tl.store(value + row, result.to(tl.float32), mask=mask)
@@ -109,7 +111,7 @@ def load_ids(address, dtype, index, exists):
 
 @triton.jit
 def load_scores(address, index, exists):
-    """float64 scores."""
+    """float64 scores; 0 where there is none."""
     return tl.load(address.to(tl.pointer_type(tl.float32)) + index, mask=exists, other=0.0).to(tl.float64)
 
 
@@ -136,7 +138,19 @@ def matches(
 
 @triton.jit
 def summed(
-    operand, ids, at, row, mask, length, pointers, offsets, counts, chosen, ROWS: tl.constexpr, WIDTH: tl.constexpr
+    operand,
+    ids,
+    at,
+    row,
+    mask,
+    length,
+    pointers,
+    num_slots,
+    offsets,
+    counts,
+    chosen,
+    ROWS: tl.constexpr,
+    WIDTH: tl.constexpr,
 ):
     """float64 [ROWS, WIDTH]: for each id, the sum of the scores of equal ids; scores are two operands further on."""
     score = tl.zeros([ROWS, WIDTH], tl.float64)
@@ -144,12 +158,14 @@ def summed(
     scores, _no_dtype, first_s, picks_s = locate(operand + 2 * OPERAND_WORDS, row, mask, pointers, offsets, counts)
     spread = first[:, None] + tl.zeros([ROWS, WIDTH], tl.int32)
     spread_s = first_s[:, None] + tl.zeros([ROWS, WIDTH], tl.int32)
+    length_s = operand_length(operand + 2 * OPERAND_WORDS, row, mask, pointers, num_slots, counts)
     longest = tl.max(length, 0)
     j = 0
     while j < longest:
         exists = (length[:, None] > j) & (at >= 0)
         theirs = load_ids(address, dtype, place_of(spread, picks, j, exists, chosen), exists)
-        weight = load_scores(scores, place_of(spread_s, picks_s, j, exists, chosen), exists)
+        scored = exists & (length_s[:, None] > j)
+        weight = load_scores(scores, place_of(spread_s, picks_s, j, scored, chosen), scored)
         score += tl.where(exists & (ids == theirs), weight, 0.0)
         j += 1
     return score
@@ -165,6 +181,7 @@ def over_ids(
     length_a,
     length_b,
     pointers,
+    num_slots,
     offsets,
     counts,
     chosen,
@@ -192,8 +209,12 @@ def over_ids(
             distinct = exists & (rank == 0)
             counted += tl.sum(tl.where(distinct & (found > 0), tl.maximum(count, found), 0), 1)
             if stem == COSINE:
-                score_a = summed(a, ids, at, row, mask, length_a, pointers, offsets, counts, chosen, ROWS, WIDTH)
-                score_b = summed(b, ids, at, row, mask, length_b, pointers, offsets, counts, chosen, ROWS, WIDTH)
+                score_a = summed(
+                    a, ids, at, row, mask, length_a, pointers, num_slots, offsets, counts, chosen, ROWS, WIDTH
+                )
+                score_b = summed(
+                    b, ids, at, row, mask, length_b, pointers, num_slots, offsets, counts, chosen, ROWS, WIDTH
+                )
                 dot += tl.sum(tl.where(distinct, score_a * score_b, 0.0), 1)
                 norm_a += tl.sum(tl.where(distinct, score_a * score_a, 0.0), 1)
         begin += WIDTH
@@ -205,14 +226,16 @@ def over_ids(
     elif stem == JACCARD:
         result = overlap.to(tl.float64) / (length_a + length_b - overlap).to(tl.float64)
     elif stem == COSINE:
-        norm_b = norm_of(b, row, mask, length_b, pointers, offsets, counts, chosen, ROWS, WIDTH)
+        norm_b = norm_of(b, row, mask, length_b, pointers, num_slots, offsets, counts, chosen, ROWS, WIDTH)
         norm = tl.sqrt(norm_a) * tl.sqrt(norm_b)
         result = tl.where(norm == 0, 0.0, dot / tl.where(norm == 0, 1.0, norm))
     return result
 
 
 @triton.jit
-def norm_of(operand, row, mask, length, pointers, offsets, counts, chosen, ROWS: tl.constexpr, WIDTH: tl.constexpr):
+def norm_of(
+    operand, row, mask, length, pointers, num_slots, offsets, counts, chosen, ROWS: tl.constexpr, WIDTH: tl.constexpr
+):
     """Sum of squares of a list's scores summed per id."""
     norm = tl.zeros([ROWS], tl.float64)
     address, dtype, first, picks = locate(operand, row, mask, pointers, offsets, counts)
@@ -223,7 +246,7 @@ def norm_of(operand, row, mask, length, pointers, offsets, counts, chosen, ROWS:
         exists = at < length[:, None]
         ids = load_ids(address, dtype, place_of(first[:, None], picks, at, exists, chosen), exists)
         _no_count, rank = matches(operand, ids, at, row, mask, length, pointers, offsets, counts, chosen, ROWS, WIDTH)
-        score = summed(operand, ids, at, row, mask, length, pointers, offsets, counts, chosen, ROWS, WIDTH)
+        score = summed(operand, ids, at, row, mask, length, pointers, num_slots, offsets, counts, chosen, ROWS, WIDTH)
         norm += tl.sum(tl.where(exists & (rank == 0), score * score, 0.0), 1)
         begin += WIDTH
     return norm
@@ -239,6 +262,7 @@ def over_matches(
     length_a,
     length_b,
     pointers,
+    num_slots,
     offsets,
     counts,
     chosen,
@@ -253,6 +277,7 @@ def over_matches(
     nans = tl.zeros([ROWS], tl.int32)
     address, dtype, first, picks = locate(b, row, mask, pointers, offsets, counts)
     scores, _no_dtype, first_s, picks_s = locate(b + 2 * OPERAND_WORDS, row, mask, pointers, offsets, counts)
+    length_s = operand_length(b + 2 * OPERAND_WORDS, row, mask, pointers, num_slots, counts)
     longest = tl.max(length_b, 0)
     begin = 0
     while begin < longest:
@@ -261,7 +286,8 @@ def over_matches(
         ids = load_ids(address, dtype, place_of(first[:, None], picks, at, exists, chosen), exists)
         found, _no_rank = matches(a, ids, at, row, mask, length_a, pointers, offsets, counts, chosen, ROWS, WIDTH)
         common = exists & (found > 0)
-        score = load_scores(scores, place_of(first_s[:, None], picks_s, at, exists, chosen), exists)
+        scored = exists & (at < length_s[:, None])
+        score = load_scores(scores, place_of(first_s[:, None], picks_s, at, scored, chosen), scored)
         number += tl.sum(common.to(tl.int32), 1)
         nans += tl.sum((common & flag(score != score)).to(tl.int32), 1)
         total += tl.sum(tl.where(common, score, 0.0), 1)

@@ -23,6 +23,7 @@ from rap_trainer.fusion.runner import Runner
 from rap_trainer.fusion.sizes import Sizes
 from rap_trainer.fusion.stages import Lane, Lowered
 from rap_trainer.fusion.tables import Tables
+from rap_trainer.program.columns import BatchError
 
 ROOM = 1.25  # capacity made for a list column over the largest batch seen: a few re-plans, then none
 MAX_GROWTH = 64  # times an overflowing guess may double before the program gives up
@@ -71,6 +72,7 @@ class FusedProgram:
         self.layout = layout or OutputLayout.plain(graph)
         self.layout.check(graph)
         self.inputs: tuple[str, ...] = tuple(dict.fromkeys((*graph.inputs, graph.label)))
+        self._weighted = {(node.column, node.weights) for node in graph.nodes if node.column and node.weights}
         self._tiles = Tiles() if device.type == "cuda" else Tiles.interpreted()
         self._plan = self._made(limits)
 
@@ -157,6 +159,7 @@ class FusedProgram:
         """
         if len(self.layout.blocks) != 1 or self.layout.padded:
             raise ValueError("run() makes a KeyedJaggedTensor of packed lists; this layout is for launch()")
+        self._check_weights(raw)
         self._make_room(raw)
         outputs = self._outputs(torch.empty)
         self.launch(self.bind(raw), outputs, max_programs=max_programs)
@@ -167,6 +170,13 @@ class FusedProgram:
             self.launch(self.bind(raw), outputs, max_programs=max_programs)
             num_ids = self._num_ids(raw, outputs)
         return self._model_batch(raw, outputs, num_ids)
+
+    def _check_weights(self, raw: RawBatch) -> None:
+        """Kernels read a weight for each id: raises BatchError if a batch holds fewer or more."""
+        for column, weights in self._weighted:
+            ids, theirs = raw.columns.get(column), raw.columns.get(weights)
+            if ids is not None and theirs is not None and ids.values_N.numel() != theirs.values_N.numel():
+                raise BatchError(f"weights {weights} and ids {column} have lists of different lengths in the same row")
 
     def _num_ids(self, raw: RawBatch, outputs: Outputs) -> int | None:
         """Ids of the batch; None if they did not fit."""
