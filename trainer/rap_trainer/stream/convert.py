@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import torch
 from rap_contract.types import Dtype, ValueType
 
-from rap_trainer.stream.rows import ColumnRows, Int64s
+from rap_trainer.stream.rows import ColumnRows, Int64s, empty
 
 Bools = npt.NDArray[np.bool_]
 _NUMPY: dict[Dtype, type[np.generic]] = {
@@ -142,7 +142,7 @@ def _values(array: pa.Array, dtype: Dtype) -> tuple[npt.NDArray[Any], Bools | No
         raw = _zeroed(raw, nulls)  # what Arrow leaves under a null may differ from read to read
     values = raw
     if nulls is None or raw.dtype != target:
-        values = _empty(len(raw), target)
+        values = empty(len(raw), target)
         with np.errstate(over="ignore"):  # infinities stay; finite numbers too large are bad rows before this
             np.copyto(values, raw, casting="unsafe")
     return values, nulls
@@ -158,19 +158,11 @@ def _shared(array: pa.Array) -> npt.NDArray[Any]:
 def _zeroed(values: npt.NDArray[Any], where: Bools) -> npt.NDArray[Any]:
     """A copy with zeros, by a bit mask: 0.4 ns a value, where numpy's own masked copy takes 6 (here, 2026-11)."""
     bits = values.view(f"int{8 * values.itemsize}")
-    copy = _empty(len(bits), bits.dtype)
+    copy = empty(len(bits), bits.dtype)
     np.copyto(copy, where.view(np.int8) - np.int8(1))  # all ones where kept, and so after widening
     np.bitwise_and(bits, copy, out=copy)
     zeroed: npt.NDArray[Any] = copy.view(values.dtype)
     return zeroed
-
-
-def _empty(num: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """Memory of Arrow's pool, which keeps its pages: 8 times faster to fill than numpy's fresh ones (here, 2026-11)."""
-    dtype = np.dtype(dtype)
-    if num == 0:
-        return np.empty(0, dtype)
-    return np.frombuffer(pa.allocate_buffer(num * dtype.itemsize), dtype)
 
 
 def _with_null_lists(column: ColumnRows, null_rows: Bools) -> ColumnRows:

@@ -13,11 +13,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 import torch
 
 from rap_trainer.batch import Column, RawBatch
 
 Int64s = npt.NDArray[np.int64]
+_Cut = tuple[npt.NDArray[Any], npt.NDArray[np.bool_] | None, npt.NDArray[np.int32] | None]  # values, nulls, lengths
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,14 +47,13 @@ class ColumnRows:
         held = (self.values, self.nulls, self.lengths_R, self.offsets_R1)
         return sum(each.nbytes for each in held if each is not None)
 
-    def column(self, start: int, stop: int, ones_R: torch.Tensor) -> Column:
-        """Rows [start, stop) as views; `ones_R` (int32 [stop - start]) serves as the lengths of lists of length 1."""
+    def cut(self, start: int, stop: int, ones_R: npt.NDArray[np.int32]) -> _Cut:
+        """Rows [start, stop) as views; `ones_R` [stop - start] serves as the lengths of lists of length 1."""
         first, last, lengths = start, stop, ones_R if self.is_list else None
         if self.offsets_R1 is not None and self.lengths_R is not None:
             first, last = int(self.offsets_R1[start]), int(self.offsets_R1[stop])
-            lengths = torch.from_numpy(self.lengths_R[start:stop])
-        nulls = None if self.nulls is None else torch.from_numpy(self.nulls[first:last])
-        return Column(values_N=torch.from_numpy(self.values[first:last]), nulls_N=nulls, lengths_B=lengths)
+            lengths = self.lengths_R[start:stop]
+        return self.values[first:last], None if self.nulls is None else self.nulls[first:last], lengths
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,36 +88,63 @@ def batch_of(spans: Sequence[Span], global_rows: int) -> RawBatch:
 
     One span is not copied.
     """
-    ones = [torch.ones(span.stop - span.start, dtype=torch.int32) for span in spans]
+    ones = [np.ones(span.stop - span.start, np.int32) for span in spans]
     parts = list(zip(spans, ones, strict=True))
-    columns = {
-        name: _joined([rows.columns[name].column(start, stop, ones_R) for (rows, start, stop), ones_R in parts])
-        for name in spans[0].rows.columns
-    }
+    if len(spans) == 1:
+        columns = _views(spans[0], ones[0])
+    else:
+        columns = {
+            name: _joined([rows.columns[name].cut(start, stop, ones_R) for (rows, start, stop), ones_R in parts])
+            for name in spans[0].rows.columns
+        }
     return RawBatch(
         columns=columns,
-        row_ids_B=_cat([torch.from_numpy(rows.row_ids_R[start:stop]) for rows, start, stop in spans]),
-        event_times_s_B=_cat([torch.from_numpy(rows.event_times_s_R[start:stop]) for rows, start, stop in spans]),
+        row_ids_B=_tensor([rows.row_ids_R[start:stop] for rows, start, stop in spans]),
+        event_times_s_B=_tensor([rows.event_times_s_R[start:stop] for rows, start, stop in spans]),
         num_rows=sum(stop - start for _, start, stop in spans),
         global_rows=global_rows,
     )
 
 
-def _joined(parts: Sequence[Column]) -> Column:
-    if len(parts) == 1:
-        return parts[0]
-    nulls = None
-    if any(part.nulls_N is not None for part in parts):
-        nulls = torch.cat(
-            [torch.zeros(len(p.values_N), dtype=torch.bool) if p.nulls_N is None else p.nulls_N for p in parts]
+def empty(num: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """Memory of Arrow's pool, which keeps its pages: 8 times faster to fill than numpy's fresh ones (here, 2026-11)."""
+    dtype = np.dtype(dtype)
+    if num == 0:
+        return np.empty(0, dtype)
+    return np.frombuffer(pa.allocate_buffer(num * dtype.itemsize), dtype)
+
+
+def _views(span: Span, ones_R: npt.NDArray[np.int32]) -> dict[str, Column]:
+    """The columns of most batches, made with as few calls as can be: there are 40 of them, many times a second."""
+    rows, start, stop = span
+    tensor, ones = torch.from_numpy, torch.from_numpy(ones_R)
+    columns = {}
+    for name, column in rows.columns.items():
+        values, nulls, lengths = column.cut(start, stop, ones_R)
+        columns[name] = Column(
+            values_N=tensor(values),
+            nulls_N=None if nulls is None else tensor(nulls),
+            lengths_B=None if lengths is None else ones if lengths is ones_R else tensor(lengths),
         )
-    lengths = [part.lengths_B for part in parts if part.lengths_B is not None]
+    return columns
+
+
+def _joined(cuts: Sequence[_Cut]) -> Column:
+    values, nulls, lengths = zip(*cuts, strict=True)
+    joined_nulls = None
+    if any(part is not None for part in nulls):
+        pairs = zip(values, nulls, strict=True)
+        joined_nulls = _tensor([np.zeros(len(part), np.bool_) if null is None else null for part, null in pairs])
     return Column(
-        values_N=torch.cat([part.values_N for part in parts]),
-        nulls_N=nulls,
-        lengths_B=torch.cat(lengths) if lengths else None,
+        values_N=_tensor(values),
+        nulls_N=joined_nulls,
+        lengths_B=None if lengths[0] is None else _tensor(lengths),
     )
 
 
-def _cat(parts: Sequence[torch.Tensor]) -> torch.Tensor:
-    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
+def _tensor(parts: Sequence[npt.NDArray[Any]]) -> torch.Tensor:
+    """The parts in a row; one part is not copied. In this thread alone: it shares the cores with the reader's."""
+    if len(parts) == 1:
+        return torch.from_numpy(parts[0])
+    joined = empty(sum(len(part) for part in parts), parts[0].dtype)
+    return torch.from_numpy(np.concatenate(parts, out=joined))
