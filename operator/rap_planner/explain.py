@@ -27,7 +27,7 @@ def plan_of(result: Result, profile: Profile, *, indicative: bool = False, sensi
     estimate = estimator.estimate(best.owned, best.schedule)
     parts = _parts(result, estimate)
     exposed = sum(part.seconds for part in parts if part.name.startswith("preprocessing"))
-    alone = sum(terms.seconds for terms in estimate.load.terms)
+    alone = sum(terms.seconds for terms in estimator.terms(estimate.load))
     prediction = Prediction(
         parts=parts,
         kernels=tuple(_kernels(result, estimate)),
@@ -71,10 +71,11 @@ def sensitivity(planner: Planner, task: Task, profile: Profile, *, of: Result) -
 def _parts(result: Result, estimate: Estimate) -> tuple[Part, ...]:
     """Parts of the step on the slowest rank; they add up to it."""
     estimator, load = result.estimator, estimate.load
-    total = sum(load.terms, Terms())
+    terms = estimator.terms(load)
+    total = sum(terms, Terms())
     narrow = sum(
-        terms.body * (1 / estimator.costs.share(grid) - 1)
-        for terms, (_, grid) in zip(load.terms, result.best.schedule, strict=True)
+        body * (1 / estimator.costs.share(grid) - 1)
+        for body, (_, grid) in zip(load.body_seconds, result.best.schedule, strict=True)
     )
     hidden = sum(estimate.added) - total.seconds - narrow
     return (
@@ -95,9 +96,9 @@ def _kernels(result: Result, estimate: Estimate) -> Iterator[KernelPrediction]:
     for item in estimator.task.items:
         for piece in item.pieces:
             sizes[piece.kernel] += piece.num_bytes
-    for kernel, (terms, slot) in enumerate(zip(estimate.load.terms, schedule, strict=True)):
+    for kernel, (body, slot) in enumerate(zip(estimate.load.body_seconds, schedule, strict=True)):
         yield KernelPrediction(
-            solo_seconds=estimator.solo(terms, slot[1]),
+            solo_seconds=estimator.solo(body, slot[1]),
             added_seconds=estimate.added[kernel],
             num_bytes=int(sizes[kernel]),
             reason=_reason(result, estimate, kernel),
@@ -106,7 +107,8 @@ def _kernels(result: Result, estimate: Estimate) -> Iterator[KernelPrediction]:
 
 def _reason(result: Result, estimate: Estimate, kernel: int) -> str:
     window, _ = result.best.schedule[kernel]
-    inline, added = estimate.load.terms[kernel].seconds, estimate.added[kernel]
+    inline = result.estimator.solo(estimate.load.body_seconds[kernel], None)
+    added = estimate.added[kernel]
     here = f"adds {added * US:.1f} us here, {inline * US:.1f} inline"
     if window == INLINE:
         return f"no window hides it: {here}"

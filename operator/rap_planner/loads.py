@@ -24,8 +24,11 @@ class Load:
     rank: int
     """The rank, or the first one of those alike."""
     idle_seconds: float
-    terms: tuple[Terms, ...]
-    """Of each kernel, alone and on a full grid."""
+    num_bytes: tuple[float, ...]
+    """Of each kernel."""
+    num_ops: tuple[float, ...]
+    body_seconds: tuple[float, ...]
+    """Of each kernel alone on a full grid, without its launch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,11 +92,28 @@ class Estimator:
         return tuple(found)
 
     def _load(self, rank: int, num_bytes: Sequence[float], num_ops: Sequence[float]) -> Load:
-        terms = tuple(
-            self.costs.alone(max(size, 0.0), max(ops, 0.0), largest if size > 0 else 0.0, None)
-            for size, ops, largest in zip(num_bytes, num_ops, self._largest, strict=True)
+        rates = self.costs.coefficients
+        per_byte, per_op, imbalance = rates.seconds_per_byte, rates.seconds_per_op, rates.imbalance_seconds_per_byte
+        sizes = [max(size, 0.0) for size in num_bytes]
+        work = [max(ops, 0.0) for ops in num_ops]
+        bodies = [
+            size * per_byte + ops * per_op + min(largest, size) * imbalance
+            for size, ops, largest in zip(sizes, work, self._largest, strict=True)
+        ]
+        return Load(
+            rank=rank,
+            idle_seconds=self.task.idle_seconds[rank],
+            num_bytes=tuple(sizes),
+            num_ops=tuple(work),
+            body_seconds=tuple(bodies),
         )
-        return Load(rank=rank, idle_seconds=self.task.idle_seconds[rank], terms=terms)
+
+    def terms(self, load: Load) -> tuple[Terms, ...]:
+        """Each kernel of a load alone on a full grid, explained."""
+        return tuple(
+            self.costs.alone(size, ops, min(largest, size), None)
+            for size, ops, largest in zip(load.num_bytes, load.num_ops, self._largest, strict=True)
+        )
 
     def exchange_bytes(self, owned: Owned) -> float:
         """Bytes the busiest rank sends or receives for the inputs of one step."""
@@ -113,22 +133,24 @@ class Estimator:
 
     def added(self, load: Load, schedule: Schedule) -> tuple[float, ...]:
         """Seconds that each kernel adds to the step of a rank."""
-        times = [self.solo(term, grid) for term, (_, grid) in zip(load.terms, schedule, strict=True)]
+        launch, share = self.costs.coefficients.launch_seconds, self.costs.share
+        times = [launch + body / share(grid) for body, (_, grid) in zip(load.body_seconds, schedule, strict=True)]
         branch: dict[str, float] = {}
         for seconds, (window, _) in zip(times, schedule, strict=True):
             branch[window] = branch.get(window, 0.0) + seconds
+        ratios: dict[tuple[Slot, Kind], float] = {}
         found = []
-        for seconds, (window, grid), kind in zip(times, schedule, self.kinds, strict=True):
-            if window == INLINE or not seconds:
-                found.append(seconds)
-            else:
-                together = branch[window]
-                found.append(seconds / together * self.costs.curve(window, grid, kind)(together))
+        for seconds, slot, kind in zip(times, schedule, self.kinds, strict=True):
+            if (slot, kind) not in ratios:
+                together = branch[slot[0]]
+                exposed = slot[0] == INLINE or not together
+                ratios[slot, kind] = 1.0 if exposed else self.costs.curve(*slot, kind)(together) / together
+            found.append(seconds * ratios[slot, kind])
         return tuple(found)
 
-    def solo(self, terms: Terms, grid: Grid) -> float:
+    def solo(self, body_seconds: float, grid: Grid) -> float:
         """A kernel alone on a grid."""
-        return terms.launch + terms.body / self.costs.share(grid)
+        return self.costs.coefficients.launch_seconds + body_seconds / self.costs.share(grid)
 
     def rank_seconds(self, load: Load, schedule: Schedule) -> float:
         """The step of a rank, less exchange and training: negative while it would wait for others anyway."""

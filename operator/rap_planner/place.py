@@ -12,7 +12,7 @@ from rap_planner.enumerate import Choices
 from rap_planner.loads import Estimator, Load, Owned, Schedule
 
 TRIES = 3  # slowest ranks a schedule is made for: another rank may become the slowest under it
-PASSES = 2  # of the refinement; the second rarely finds anything
+PASSES = 2  # of the refinement at most
 EPSILON = 1e-12  # s: below any clock; gains smaller than this are rounding
 
 
@@ -52,7 +52,7 @@ class WindowPlacer:
 
 def cut(estimator: Estimator, choices: Choices, load: Load) -> Schedule:
     """The best cut of the kernels into one run per window, all kernels of a run with one grid, for one rank."""
-    count = len(load.terms)
+    count = len(load.body_seconds)
     costs: list[float] = [0.0] + [float("inf")] * count
     slots: list[Schedule] = [()] * (count + 1)
     for window in choices.windows:
@@ -75,8 +75,8 @@ def _spans(estimator: Estimator, load: Load, first: int, slot: Slot) -> list[flo
     memory, compute = (estimator.costs.curve(window, grid, kind) for kind in ("memory", "compute"))
     bound = {"memory": 0.0, "compute": 0.0}
     found = []
-    for kernel in range(first, len(load.terms)):
-        bound[estimator.kinds[kernel]] += estimator.solo(load.terms[kernel], grid)
+    for kernel in range(first, len(load.body_seconds)):
+        bound[estimator.kinds[kernel]] += estimator.solo(load.body_seconds[kernel], grid)
         total = bound["memory"] + bound["compute"]
         if window == INLINE or not total:
             found.append(total)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import random
-from itertools import combinations, product
+from itertools import combinations, pairwise, product
 
 from rap_contract.plan import FusedKernel
-from rap_contract.profile import Coefficients, Device, Links, Profile, Response, WindowProfile
+from rap_contract.profile import Coefficients, Device, Links, Profile, Response, Stage, WindowProfile
 from rap_contract.windows import INPUT_DIST, ORDER, PLACES
-from rap_planner.cost import Costs
+from rap_planner.cost import KINDS, Costs
 from rap_planner.enumerate import Choices, Enumerator
 from rap_planner.loads import Estimator, Owned, Schedule
 from rap_planner.task import Item, Piece, Task
 
-STAGES = ("scan", "values", "lanes", "compare")
+STAGES: tuple[Stage, ...] = ("scan", "values", "lanes", "compare")
 MB = 1e6
 US = 1e-6
 
@@ -33,16 +33,16 @@ def random_profile(seed: int, *, windows: int = len(PLACES), grids: int = 3) -> 
                 for megabytes in (20, 80, 300):
                     solo = 1 + megabytes * 0.25 / share
                     added = max(0.0, solo - length) + draw.uniform(0, 0.4) * min(solo, length) * share
-                    for kind in ("memory", "compute"):
-                        responses.append(
-                            Response(
-                                kind=kind,  # type: ignore[arg-type]  # one of two literals
-                                programs=programs,
-                                num_bytes=int(megabytes * MB),
-                                solo_seconds=solo * US,
-                                added_seconds=added * US,
-                            )
+                    responses += [
+                        Response(
+                            kind=kind,
+                            programs=programs,
+                            num_bytes=int(megabytes * MB),
+                            solo_seconds=solo * US,
+                            added_seconds=added * US,
                         )
+                        for kind in KINDS
+                    ]
         profiles.append(WindowProfile(name=name, seconds=100 * US, responses=tuple(responses)))
     return Profile(
         device=Device(name="random", memory_bytes=10**12, driver="1"),
@@ -66,10 +66,7 @@ def random_profile(seed: int, *, windows: int = len(PLACES), grids: int = 3) -> 
 def random_task(seed: int, *, items: int = 12, kernels: int = 4, ranks: int = 4) -> Task:
     """Features of several chains; some tables ask more of their ranks than others."""
     draw = random.Random(seed)
-    launches = tuple(
-        FusedKernel(launch=n, stage=draw.choice(STAGES), wave=n, features=())  # type: ignore[arg-type]
-        for n in range(kernels)
-    )
+    launches = tuple(FusedKernel(launch=n, stage=draw.choice(STAGES), wave=n, features=()) for n in range(kernels))
     features = []
     for number in range(items):
         raw, out = draw.uniform(0.1, 60) * MB, draw.uniform(0.1, 60) * MB
@@ -118,5 +115,5 @@ def all_schedules(choices: Choices, kernels: int) -> list[Schedule]:
     return [
         schedule
         for schedule in product(slots, repeat=kernels)
-        if all(ORDER[a[0]] <= ORDER[b[0]] for a, b in zip(schedule, schedule[1:], strict=False))
+        if all(ORDER[a[0]] <= ORDER[b[0]] for a, b in pairwise(schedule))
     ]

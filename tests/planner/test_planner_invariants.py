@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import count
 
 import pytest
@@ -36,7 +37,7 @@ def test_a_plan_is_between_the_bound_and_everything_it_was_compared_with(
     assert places == sorted(places)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(seed=SEEDS)
 def test_equal_inputs_give_equal_bytes_and_the_bytes_give_the_plan_back(seed: int) -> None:
     profile = random_profile(seed)
@@ -45,7 +46,7 @@ def test_equal_inputs_give_equal_bytes_and_the_bytes_give_the_plan_back(seed: in
     assert Plan.from_json(first).to_json() == first
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(seed=SEEDS)
 def test_the_parts_of_a_prediction_add_up_to_the_step_that_was_estimated(seed: int) -> None:
     result = planned(seed)
@@ -63,22 +64,21 @@ def test_small_jobs_come_within_two_percent_of_an_exhaustive_search(seed: int) -
     assert least - ROUNDING <= found.best.seconds <= 1.02 * least
 
 
+def stopped_after(stop: int, seed: int) -> Result:
+    """The search in which the deadline passes at its n-th look."""
+    calls = count()
+    return Planner().search(random_task(seed), random_profile(seed), deadline=lambda: next(calls) >= stop)
+
+
 @pytest.mark.parametrize("stop", [0, 1, 2, 5, 20, 200])
 def test_a_search_that_is_stopped_gives_a_valid_plan_no_worse_than_inline(stop: int) -> None:
-    calls = count()
-    result = Planner().search(random_task(3), random_profile(3), deadline=lambda: next(calls) >= stop)
+    result = stopped_after(stop, seed=3)
     assert result.best.seconds <= result.inline.seconds
     assert plan_of(result, random_profile(3)).hash
 
 
 def test_more_time_never_makes_a_plan_worse() -> None:
-    seconds = []
-    for stop in (0, 1, 3, 10, 50, 100_000):
-        calls = count()
-        result = Planner().search(
-            random_task(5), random_profile(5), deadline=lambda calls=calls, stop=stop: next(calls) >= stop
-        )
-        seconds.append(result.best.seconds)
+    seconds = [stopped_after(stop, seed=5).best.seconds for stop in (0, 1, 3, 10, 50, 100_000)]
     assert seconds == sorted(seconds, reverse=True)
 
 
@@ -102,18 +102,14 @@ def test_choices_that_a_runtime_does_not_have_are_not_made(enumerator: Enumerato
 
 
 def test_a_job_that_fits_no_memory_is_refused_with_what_it_needs() -> None:
-    from dataclasses import replace
-
     task = replace(random_task(1), memory_bytes=1e6)
     with pytest.raises(InvalidDocument, match=r"needs .* GiB of rank 0"):
         Planner().search(task, random_profile(1))
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(seed=SEEDS)
 def test_no_mapping_asks_a_rank_for_more_memory_than_it_has(seed: int) -> None:
-    from dataclasses import replace
-
     task = random_task(seed)
     tight = replace(task, memory_bytes=1.2 * max(task.memory(frozenset())))
     result = Planner().search(tight, random_profile(seed))

@@ -20,7 +20,7 @@ from rap_trainer.plan_inputs import group_name, read_plan, read_profile, read_te
 
 MS, US = 1e3, 1e6  # in a second
 MAX_REJECTED = 8  # printed; the JSON has all
-MAX_CHAINS = 4  # of a group, printed
+MAX_GROUPS = 40  # printed
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -72,7 +72,8 @@ def table(job: RAPJob, task: Task, plan: Plan, *, source: str) -> Iterator[str]:
     if prediction.indicative:
         yield "indicative: the profile is of another model or machine; `rap profile` makes one of yours"
     yield ""
-    yield from _columns([("feature group", "features", "chain", "where", "kernels"), *_groups(job, task, plan)])
+    heads = ("feature group", "features", "chain", "where", "when", "ms alone", "why here")
+    yield from _columns([heads, *_groups(job, task, plan)])
     yield ""
     yield from _columns([("kernel", "features", "when", "alone us", "adds us", "why here"), *_kernels(plan)])
     yield ""
@@ -89,19 +90,37 @@ def table(job: RAPJob, task: Task, plan: Plan, *, source: str) -> Iterator[str]:
 
 
 def _groups(job: RAPJob, task: Task, plan: Plan) -> Iterator[tuple[str, ...]]:
-    groups: dict[str, dict[str, list[int]]] = {}
+    """Features of one chain, one place and the same kernels as one row; the costliest first."""
+    rows: dict[tuple[str, str, tuple[int, ...]], list[int]] = {}
     for index, item in enumerate(task.items):
-        groups.setdefault(item.group, {}).setdefault(item.chain, []).append(index)
-    for group, chains in groups.items():
-        for place, (chain, indices) in enumerate(chains.items()):
-            if place == MAX_CHAINS:
-                yield (group_name(job, group), "", f"... {len(chains) - MAX_CHAINS} more chains", "", "")
-                break
-            owners = sorted({plan.mapping[task.items[n].name] for n in indices} - {None}, key=lambda rank: rank or 0)
-            moved = sum(plan.mapping[task.items[n].name] is not None for n in indices)
-            where = f"{moved} at owners {_some(owners)}" if moved else "own rows"
-            kernels = sorted({piece.kernel for n in indices for piece in task.items[n].pieces})
-            yield (group_name(job, group), str(len(indices)), chain, where, _some(kernels))
+        rank = plan.mapping[item.name]
+        kernels = tuple(sorted({piece.kernel for piece in item.pieces}))
+        rows.setdefault((item.chain, "own rows" if rank is None else f"owner, rank {rank}", kernels), []).append(index)
+    shares = _shares(task, plan)
+    ordered = sorted(rows.items(), key=lambda row: -sum(shares[n] for n in row[1]))
+    for (chain, where, kernels), indices in ordered[:MAX_GROUPS]:
+        names = list(dict.fromkeys(group_name(job, task.items[n].group) for n in indices))
+        name = names[0] if len(names) == 1 else f"{names[0]} + {len(names) - 1} more"
+        when = ", ".join(dict.fromkeys(plan.schedule[kernel].window for kernel in kernels))
+        milliseconds = sum(shares[n] for n in indices) * MS
+        main = max(kernels, key=lambda kernel: plan.prediction.kernels[kernel].solo_seconds, default=None)
+        why = "no work" if main is None else f"kernel {main}: {plan.prediction.kernels[main].reason}"
+        yield name, str(len(indices)), chain, where, when, f"{milliseconds:.4f}", why
+    if len(ordered) > MAX_GROUPS:
+        yield f"... {len(ordered) - MAX_GROUPS} more, cheaper ones", "", "", "", "", "", ""
+
+
+def _shares(task: Task, plan: Plan) -> list[float]:
+    """Seconds of each feature: its part, by bytes, of the time its kernels take alone."""
+    totals = [0.0] * len(plan.kernels)
+    for item in task.items:
+        for piece in item.pieces:
+            totals[piece.kernel] += piece.num_bytes
+    costs = plan.prediction.kernels
+    return [
+        sum(p.num_bytes / totals[p.kernel] * costs[p.kernel].solo_seconds for p in item.pieces if totals[p.kernel])
+        for item in task.items
+    ]
 
 
 def _kernels(plan: Plan) -> Iterator[tuple[str, ...]]:
@@ -145,12 +164,6 @@ def _where(plan: Plan, name: str) -> str:
         return "absent"
     rank = plan.mapping[name]
     return "own rows" if rank is None else f"rank {rank}"
-
-
-def _some(values: object) -> str:
-    numbers = list(values) if isinstance(values, list) else []
-    shown = ", ".join(str(number) for number in numbers[:6])
-    return shown + (", ..." if len(numbers) > 6 else "")
 
 
 def _columns(rows: list[tuple[str, ...]]) -> Iterator[str]:

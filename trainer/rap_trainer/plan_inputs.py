@@ -24,13 +24,15 @@ MAX_BYTES = 64 * 2**20  # of a file; the reader of the contract has its own, sma
 def fused_kernels(graph: FeatureGraph) -> tuple[FusedKernel, ...]:
     """The launches of the fused program, in order, as the captured runtime numbers them; every column may hold nulls."""
     from rap_trainer.fusion.groups import Tiles, group
+    from rap_trainer.fusion.layout import OutputLayout
     from rap_trainer.fusion.lower import lower
 
-    nullable = frozenset(graph.columns)
     try:
-        lowered = lower(graph, nullable, padded=True)
+        OutputLayout.one_id_each([feature.name for feature in graph.sparse]).check(graph)
+        padded = True
     except ValueError:  # several ids a row: only the packed layout holds them
-        lowered = lower(graph, nullable)
+        padded = False
+    lowered = lower(graph, frozenset(graph.columns), padded=padded)
     return tuple(
         FusedKernel.model_validate(
             {"launch": number, "stage": launch.kernel, "wave": launch.wave, "features": launch.features}
