@@ -100,9 +100,9 @@ def test_a_program_runs_every_node_once(number: int, one_by_one: bool, monkeypat
     ran: Counter[int] = Counter()
     step = execution._step
 
-    def counted(nodes: Any, given: Any, context: Any) -> Any:
+    def counted(nodes: Any, *given: Any) -> Any:
         ran.update(node.index for node in nodes)
-        return step(nodes, given, context)
+        return step(nodes, *given)
 
     monkeypatch.setattr(execution, "_step", counted)
     if one_by_one:

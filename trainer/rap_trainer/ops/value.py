@@ -8,9 +8,9 @@ never waits for the device.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar, cast
 
 import torch
 from rap_contract.ops import Op
@@ -56,6 +56,11 @@ def elements(value: Value) -> torch.Tensor:
     return value.values_B if isinstance(value, Dense) else value.values_N
 
 
+Constants: TypeAlias = dict[tuple[int, Hashable], tuple[Op, object]]
+"""By an op's identity and a name; holds the op, so that no other one takes its identity."""
+T = TypeVar("T")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Context:
     """What an op may use besides its values. One a batch; `constants` outlives it."""
@@ -66,8 +71,8 @@ class Context:
     """How many columns stand one after the other in the values: they have copies * B rows."""
     counters: dict[str, torch.Tensor] = field(default_factory=dict)
     """int64 scalars on the device, counted up by ops."""
-    constants: dict[tuple[int, str, torch.device], tuple[Op, torch.Tensor]] = field(default_factory=dict)
-    """Parameters as tensors, made once: a copy to a device would wait for it in every batch."""
+    constants: Constants = field(default_factory=dict)
+    """What follows from an op's parameters alone, made once: a copy to a device would wait for it in every batch."""
 
     def repeated_row_ids(self) -> torch.Tensor:
         """int64 identity of each row of the values."""
@@ -80,10 +85,16 @@ class Context:
 
     def constant(self, op: Op, name: str, like: torch.Tensor, make: Callable[[], Sequence[float]]) -> torch.Tensor:
         """A parameter as a tensor with the type and device of `like`."""
-        key = (id(op), f"{name}/{like.dtype}", like.device)
-        if key not in self.constants:
-            self.constants[key] = (op, torch.tensor(make(), dtype=like.dtype, device=like.device))
-        return self.constants[key][1]
+        return self.once(
+            op, (name, like.dtype, like.device), lambda: torch.tensor(make(), dtype=like.dtype, device=like.device)
+        )
+
+    def once(self, op: Op, name: Hashable, make: Callable[[], T]) -> T:
+        """What `make` gives, made for this op once in the life of `constants`."""
+        known = self.constants.get((id(op), name))
+        if known is None:
+            known = self.constants[id(op), name] = (op, make())
+        return cast(T, known[1])
 
 
 References: TypeAlias = Mapping[str, Value]

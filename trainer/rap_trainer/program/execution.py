@@ -11,7 +11,7 @@ from rap_contract.ops import Op
 from rap_trainer.batch import RawBatch
 from rap_trainer.ops.nulls import collapse
 from rap_trainer.ops.registry import SIDE_BY_SIDE, apply
-from rap_trainer.ops.value import Context, Jagged, Value, elements
+from rap_trainer.ops.value import Context, Dense, Jagged, Value, elements
 from rap_trainer.program.columns import bind
 from rap_trainer.program.lanes import Lane
 from rap_trainer.program.side_by_side import Joined, Piece, joined, runs, sizes_of
@@ -34,16 +34,26 @@ def run_lane(lane: Lane, values: Mapping[int, Value | Piece], context: Context) 
     for strands in _blocks(lane, values):
         copies = len(strands)
         beside = replace(context, copies=copies)
-        sources = zip(*(strand[0].inputs for strand in strands), strict=True)
-        given = [_together([values[index] for index in column]) for column in sources]
+        columns = [[values[index] for index in column] for column in zip(*(s[0].inputs for s in strands), strict=True)]
+        given = [_together(column) for column in columns]
+        sizes = [_size(piece) for piece in columns[0]] if not isinstance(columns[0][0], Piece) else None
         for nodes in zip(*strands, strict=True):
-            given = [_step(nodes, given, beside)]
+            result = _step(nodes, given, beside, sizes)
+            sizes = sizes if _same_lists(result, given[0]) else None
+            given = [result]
         if copies == 1:
             ends[strands[0][-1].index] = given[0]
         else:
             whole = Joined(given[0], copies)
             ends.update((strand[-1].index, Piece(whole, place)) for place, strand in enumerate(strands))
     return ends
+
+
+def _same_lists(after: Value, before: Value) -> bool:
+    """Whether an op kept each column's number of elements, as far as is known without looking."""
+    if isinstance(after, Jagged):
+        return isinstance(before, Jagged) and after.lengths_B is before.lengths_B
+    return isinstance(before, Dense)
 
 
 def _together(pieces: Sequence[Value | Piece]) -> Value:
@@ -73,8 +83,8 @@ def _size(piece: Value | Piece) -> int:
     return elements(piece).numel()
 
 
-def _step(nodes: Sequence[Node], given: Sequence[Value], context: Context) -> Value:
-    """One step of equal nodes on their joined inputs."""
+def _step(nodes: Sequence[Node], given: Sequence[Value], context: Context, sizes: Sequence[int] | None = None) -> Value:
+    """One step of equal nodes on their joined inputs; `sizes` are the elements of each, None where unknown."""
     node = nodes[0]
     if node.op is None:
         assert node.collapse is not None
@@ -83,5 +93,5 @@ def _step(nodes: Sequence[Node], given: Sequence[Value], context: Context) -> Va
         return collapse(lists[0], node.collapse, lists[1] if len(lists) > 1 else None)
     ops: list[Op] = [each.op for each in nodes if each.op is not None]
     if len(nodes) > 1 and node.op.stem in SIDE_BY_SIDE:
-        return SIDE_BY_SIDE[node.op.stem](ops, given[0], sizes_of(given[0], context.copies))
+        return SIDE_BY_SIDE[node.op.stem](ops, given[0], sizes or sizes_of(given[0], context.copies))
     return apply(node.op, given[0], dict(zip(node.references, given[1:], strict=True)), context)

@@ -11,11 +11,10 @@ from typing import Any
 
 import torch
 from rap_contract.graph import FeatureGraph, Node
-from rap_contract.ops import Op
 
 from rap_trainer.batch import ModelBatch, RawBatch
 from rap_trainer.ops import segments
-from rap_trainer.ops.value import Context, Dense, Value
+from rap_trainer.ops.value import Constants, Context, Dense, Value
 from rap_trainer.program.columns import bind
 from rap_trainer.program.execution import evaluate, run_lane
 from rap_trainer.program.lanes import lanes_of
@@ -34,7 +33,7 @@ class Program:
             feature.name: sum(node.op is not None for node in graph.chain(feature)) for feature in graph.features
         }
         """Ops a feature needs, shared ones counted for each."""
-        self._constants: dict[tuple[int, str, torch.device], tuple[Op, torch.Tensor]] = {}
+        self._constants: Constants = {}
         self._readers = graph.readers
         self._lanes = lanes_of(graph)
 
