@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="rap", description="Continuous retraining of DLRMs on fresh events.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for add in (_add_validate, _add_run, _add_preprocess, _add_produce, _add_bench):
+    for add in (_add_validate, _add_run, _add_preprocess, _add_produce, _add_plan, _add_bench):
         add(commands)
     return parser
 
@@ -53,6 +53,14 @@ def _add_run(commands: Commands[argparse.ArgumentParser]) -> None:
     parser.add_argument("--json", action="store_true", help="progress as JSON lines")
     parser.add_argument("--plain", action="store_true", help="progress as plain lines, also in a terminal")
     parser.set_defaults(command=_run)
+
+
+def _add_plan(commands: Commands[argparse.ArgumentParser]) -> None:
+    from rap_trainer.plan_command import add_arguments, run
+
+    parser = commands.add_parser("plan", help="where and when a job's preprocessing runs, and why")
+    add_arguments(parser)
+    parser.set_defaults(command=run)
 
 
 def _add_bench(commands: Commands[argparse.ArgumentParser]) -> None:
