@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from kafka import TopicPartition
+from kafka import KafkaProducer, TopicPartition
 from kafka.admin import NewPartitions
 from kafka_source.topics import arrow, ranks, received, rows_of, send, spec, step, table, until
 from rap_trainer.batch import Position
@@ -230,6 +230,24 @@ def test_new_partitions_are_found_and_read_from_their_beginning(kafka_broker: Ka
         assert sources[0].positions()[f"{topic}/2"] == Position(1)
 
 
+def test_aborted_transactions_are_never_trained_and_leave_no_lag(kafka_broker: KafkaCluster, tmp_path: Path) -> None:
+    topic = kafka_broker.create_topic()
+    producer = KafkaProducer(bootstrap_servers=kafka_broker.bootstrap_servers, transactional_id=f"id-{topic}")
+    producer.init_transactions()
+    for first, commits in ((0, True), (100, False), (10, True), (200, False)):
+        producer.begin_transaction()
+        for row in range(first, first + 4):
+            producer.send(topic, arrow(table([row])), partition=0)
+        if commits:
+            producer.commit_transaction()
+        else:
+            producer.abort_transaction()
+    producer.close()
+    with ranks(spec(kafka_broker, topic, tmp_path)) as sources:
+        assert rows_of(sources, 8) == [[0, 1, 2, 3, 10, 11, 12, 13]]
+        until(sources, lambda: sources[0].counts().messages == 8 and sources[0].lag().records == 0, "no lag")
+
+
 def test_a_small_ring_and_messages_beyond_it_lose_nothing(kafka_broker: KafkaCluster, tmp_path: Path) -> None:
     topic = kafka_broker.create_topic(config={"max.message.bytes": str(16 << 20)})
     sizes = [10, 40_000, 2000, 2000, 2000, 100_000, 10, 3000]  # rows; 100,000 are 3 MB
@@ -241,4 +259,8 @@ def test_a_small_ring_and_messages_beyond_it_lose_nothing(kafka_broker: KafkaClu
         first += size
     options = KafkaSourceOptions(ring_bytes=256 << 10, limit_bytes=1 << 20)
     with ranks(spec(kafka_broker, topic, tmp_path, batch_rows=5000), options=options) as sources:
+        until(sources, lambda: sources[0].lag().records == len(sizes), "the whole lag")
+        send(kafka_broker, topic, [arrow(table([first]))])  # while the reader waits for training
+        until(sources, lambda: sources[0].lag().records == len(sizes) + 1, "one more")
+        produced.append(first)
         assert rows_of(sources, len(produced)) == [produced]

@@ -34,6 +34,7 @@ LOOK_S = 0.05  # how soon a commit or the end is passed on while no message come
 MAX_DEATHS, DEATHS_WITHIN_S = 5, 600.0  # of readers: a message that kills each of them must not do so for ever
 
 
+FIRST_PAUSE_S = 0.1  # before another reader; doubles with each death
 MAX_HELD_RATIO = 0.5  # of the ring that rows ready for training may occupy: the rest keeps the reader busy
 
 
@@ -57,7 +58,6 @@ class Feed:
         self._reader: ReaderProcess | None = None
         self._lock = threading.Lock()
         self._begun: dict[int, Place] = {}
-        self._standing: Mapping[int, tuple[int, int]] = {}
         self._lost = self._empty = self._bytes = 0
         self._messages: Counter[int] = Counter()
         self._received_s = time.monotonic()
@@ -84,9 +84,10 @@ class Feed:
             return dict(self._begun)
 
     def standing(self) -> dict[int, tuple[int, int]]:
-        """By partition: the reader's next offset and the partition's end, about a second old."""
-        with self._lock:
-            return dict(self._standing)
+        """By partition: the offset after what was received, and the partition's end about a second ago."""
+        reader = self._reader
+        ends = {} if reader is None else reader.ends()
+        return {p: (self._places[p][0], end) for p, end in ends.items() if p in self._places}
 
     def counted(self) -> dict[str, int]:
         """Totals: lost, empty, bytes, schema_changes."""
@@ -179,9 +180,7 @@ class Feed:
         self._backlog.put(chunk)
 
     def _stand(self, message: Standing) -> None:
-        with self._lock:
-            self._standing = message.offsets
-        for partition, (offset, _) in message.offsets.items():
+        for partition, offset in message.offsets.items():
             place = self._places.get(partition)
             if place is not None and offset > place[0]:
                 self._places[partition] = (offset, 0)
@@ -197,6 +196,7 @@ class Feed:
             hint = "hint: see the log of this pod; memory may be short, or one of the next messages may be poison"
             raise SourceError(f"reader processes died {len(self._deaths)} times ({how}) at {at}; {hint}") from error
         log.warning("the reader process died (%s); another one goes on", how)
+        self._backlog.pause(FIRST_PAUSE_S * 2 ** len(self._deaths))
 
     def _base(self, unit: str, partition: int) -> int:
         if partition not in self._bases:

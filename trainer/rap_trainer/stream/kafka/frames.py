@@ -77,9 +77,9 @@ class Started:
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """By partition: the next offset to read, and the end of what can be read."""
+    """By partition: the next offset to read, beyond gaps of compaction and transactions."""
 
-    offsets: Mapping[int, tuple[int, int]]
+    offsets: Mapping[int, int]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,7 +34,7 @@ class PartitionLag:
 def partition_lag(
     *, standing: tuple[int, int], read: int, consumed: int, oldest_s: float | None, now_s: float
 ) -> PartitionLag:
-    """`standing`: the reader's next offset and the end; `oldest_s`: timestamp of the oldest message not trained."""
+    """`standing`: the offset after what was received, and the end; `oldest_s`: timestamp of the oldest message not trained."""
     offset, end = standing
     records = max(0, end - offset) + max(0, read - consumed)
     seconds = 0.0 if records == 0 else None

@@ -22,6 +22,7 @@ from kafka.errors import CorruptRecordError, KafkaError, LogTruncationError, Off
 from rap_trainer.stream.kafka.arrow_messages import ArrowMessages
 from rap_trainer.stream.kafka.client import client_options, require_fast_checksums
 from rap_trainer.stream.kafka.committer import Committer
+from rap_trainer.stream.kafka.ends import EndsWatch
 from rap_trainer.stream.kafka.frames import Commit, Failed, Frame, Place, ReaderOptions, Standing, Started
 from rap_trainer.stream.kafka.messages import Parsed, Parser, without_first_rows
 from rap_trainer.stream.kafka.ring import RingWriter, Room
@@ -47,17 +48,16 @@ class ParentGone(Exception):
 class Reader:
     """One rank's reading, from the first look at the topic to the end."""
 
-    def __init__(self, options: ReaderOptions, link: Connection, ring: RingWriter) -> None:
+    def __init__(self, options: ReaderOptions, link: Connection, news: Connection, ring: RingWriter) -> None:
         self._options, self._link, self._ring = options, link, ring
         self._topic = options.settings.topic
         self._parent = os.getppid()
         self._parser = _parser(options)
         client = client_options(options.settings.servers, options.settings.login)
         self._committer = Committer(self._topic, options.group, client)
-        self._consumer = KafkaConsumer(
-            **client,
-            **_consumer_options(options),
-        )
+        consumer_options = {**client, **_consumer_options(options)}
+        self._consumer = KafkaConsumer(**consumer_options)
+        self._ends = EndsWatch(self._topic, consumer_options, news)
         self._skip_rows: dict[int, Place] = {}
         self._stood_s = 0.0
 
@@ -106,6 +106,7 @@ class Reader:
             self._consumer.seek(TopicPartition(self._topic, partition), offset)
             if row:
                 self._skip_rows[partition] = (offset, row)
+        self._ends.watch(key.partition for key in self._consumer.assignment())
         self._link.send(Started(places=start.places, lost=start.lost))
 
     def _reopen(self, offsets: Mapping[int, int]) -> None:
@@ -174,13 +175,8 @@ class Reader:
 
     def _say_standing(self) -> None:
         self._stood_s = time.monotonic()
-        keys = self._consumer.assignment()
-        offsets = {}
-        for key in keys:
-            position, end = self._consumer.position(key), self._consumer.highwater(key)
-            if position is not None and end is not None:
-                offsets[key.partition] = (position, end)
-        self._link.send(Standing(offsets=offsets))
+        offsets = {key.partition: self._consumer.position(key) for key in self._consumer.assignment()}
+        self._link.send(Standing(offsets={p: offset for p, offset in offsets.items() if offset is not None}))
 
     def _obey(self) -> None:
         self._pause(0.0)
@@ -264,15 +260,15 @@ def failure_of(error: Exception, options: ReaderOptions) -> Failed:
 
 
 def main() -> None:
-    """The process; its argument is the file number of its end of the link."""
+    """The process; its arguments are the file numbers of its ends of the link and of the news of ends."""
     for number in (signal.SIGINT, signal.SIGTERM):  # sent to a whole group: the parent ends in order, and then this
         signal.signal(number, signal.SIG_IGN)
-    with Connection(int(sys.argv[1])) as link:
+    with Connection(int(sys.argv[1])) as link, Connection(int(sys.argv[2])) as news:
         options: ReaderOptions = link.recv()
         reader: Reader | None = None
         try:
             require_fast_checksums()
-            reader = Reader(options, link, RingWriter(options.ring_file))
+            reader = Reader(options, link, news, RingWriter(options.ring_file))
             reader.run()
         except (ParentGone, BrokenPipeError, ConnectionResetError):
             if reader is not None:
