@@ -14,7 +14,7 @@ from rap_contract.job import RAPJob, RAPJobSpec
 from rap_contract.training import Evaluation as EvaluationSpec
 from rap_trainer.batch import RawBatch
 from rap_trainer.captured.assemble import CannotCapture, refusals
-from rap_trainer.captured.runtime import CapturedRuntime
+from rap_trainer.captured.runtime import CapturedRuntime, Tuning
 from rap_trainer.captured.schedule import Schedule, Window
 from rap_trainer.evaluation.evaluator import Evaluator
 from rap_trainer.model.build import build_model
@@ -158,7 +158,7 @@ def test_sorting_ids_before_the_gradients_arrive_changes_no_bit(world: World) ->
     found = []
     for sort_early in (False, True):
         model = build(spec, graph, world)
-        trainee = captured(model, graph, None, world, sort_early=sort_early)
+        trainee = captured(model, graph, None, world, tuning=Tuning(sort_early=sort_early))
         tables = {name: weight.local_shards()[0].tensor for name, weight in table_weights(model.module)}
         found.append((trainee.losses(raws), tables))
         trainee.runtime.close()

@@ -12,7 +12,7 @@ from rap_trainer.batch import ModelBatch
 from rap_trainer.bench.subject import Subject
 from rap_trainer.captured.assemble import Assembly, assemble
 from rap_trainer.captured.capture import CapturedSteps
-from rap_trainer.captured.runtime import CapturedRuntime, CapturedState
+from rap_trainer.captured.runtime import CapturedRuntime, CapturedState, Tuning
 from rap_trainer.captured.schedule import Schedule, Window
 from rap_trainer.captured.slots import Slot
 from rap_trainer.captured.step import NoPreprocessing, TrainStep
@@ -96,7 +96,12 @@ class Rap:
         self, model: ShardedModel, subject: Subject, world: World, *, exchange: str = "auto", precision: str = "tf32"
     ) -> None:
         self.runtime = CapturedRuntime(
-            model, subject.graph, world, batch_size=subject.batch_size, exchange=exchange, precision=precision
+            model,
+            subject.graph,
+            world,
+            batch_size=subject.batch_size,
+            precision=precision,
+            tuning=Tuning(exchange=exchange),
         )
         self._host, self._taken = subject.host, 0
         self.host_s: list[tuple[float, float]] = []

@@ -50,6 +50,23 @@ class CapturedState(StepState):
     """Its preprocessing is enqueued, in the graph of the step before."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Tuning:
+    """What changes how fast a step is, never what it learns."""
+
+    schedule: Schedule | None = None
+    """None: everything beside the exchange of lookup outputs, until a plan says better."""
+    exchange: str = "auto"
+    """auto (the faster one here), copy-engine, or nccl."""
+    sort_early: bool = True
+    """The tables' backward sorts ids before their gradients arrive."""
+    hang_s: float = 60
+    """A step that takes so long is reported."""
+
+
+DEFAULT_TUNING = Tuning()
+
+
 class CapturedRuntime:
     """Trains batches of up to `batch_size` rows a rank. Not thread-safe; every rank makes the same calls."""
 
@@ -61,16 +78,10 @@ class CapturedRuntime:
         *,
         batch_size: int,
         evaluator: Evaluator | None = None,
-        schedule: Schedule | None = None,
-        exchange: str = "auto",
         precision: str = "tf32",
-        sort_early: bool = True,
-        hang_s: float = 60,
+        tuning: Tuning = DEFAULT_TUNING,
     ) -> None:
-        """Captures at once. Collective. Raises CannotCapture with the reasons if the job has no captured form.
-
-        `hang_s`: a step that takes so long is reported.
-        """
+        """Captures at once. Collective. Raises CannotCapture with the reasons if the job has no captured form."""
         try:
             OutputLayout.one_id_each([feature.name for feature in graph.sparse]).check(graph)
         except ValueError as error:
@@ -78,14 +89,14 @@ class CapturedRuntime:
         self._graph, self._world, self._evaluator = graph, world, evaluator
         self._model = model
         self.assembly: Assembly = assemble(
-            model, world, batch_size=batch_size, exchange=exchange, precision=precision, ids_proven=True
+            model, world, batch_size=batch_size, exchange=tuning.exchange, precision=precision, ids_proven=True
         )
         self._progress = Progress(world.device, self.assembly.lanes.progress)
-        self._watchdog = Watchdog(world.rank, self._progress, limit_s=hang_s)
+        self._watchdog = Watchdog(world.rank, self._progress, limit_s=tuning.hang_s)
         self.timer = PartTimer(world.device)
         self._packers = ThreadPoolExecutor(PACKERS - 1, thread_name_prefix="rap-pack")
         self._copies = torch.cuda.Stream(world.device)  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        self._schedule, self._sort_early = schedule, sort_early
+        self._schedule, self._sort_early = tuning.schedule, tuning.sort_early
         self.waited_s = 0.0
         """How long the host has waited for the GPU to take a pinned buffer: back pressure, not work."""
         self._prepared = 0
