@@ -24,7 +24,7 @@ def planned(seed: int, **sizes: int) -> Result:
     return Planner().search(random_task(seed, **sizes), random_profile(seed))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(seed=SEEDS, items=st.integers(1, 10), kernels=st.integers(1, 6), ranks=st.integers(1, 6))
 def test_a_plan_is_between_the_bound_and_everything_it_was_compared_with(
     seed: int, items: int, kernels: int, ranks: int
@@ -85,7 +85,8 @@ def test_more_time_never_makes_a_plan_worse() -> None:
 def test_two_hundred_random_jobs_are_never_worse_than_in_the_papers_order_and_some_are_better() -> None:
     better = 0
     for seed in range(200):
-        result = planned(seed, items=8, kernels=3, ranks=3)
+        task = random_task(seed, items=6, kernels=2, ranks=3)
+        result = Planner().search(task, random_profile(seed, windows=2))
         assert result.best.seconds <= result.in_order.seconds + ROUNDING
         better += result.best.seconds < result.in_order.seconds - 1e-7
     assert better > 20
