@@ -9,7 +9,7 @@ from pydantic import Field
 from rap_contract.model import Model
 from rap_contract.ops import OpSpec
 
-Name = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[A-Za-z_][A-Za-z0-9_.{}-]*$")]
+Name = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[A-Za-z_{][A-Za-z0-9_.{}-]*$")]
 Rows = Annotated[int, Field(ge=1, le=2**40)]
 Dim = Annotated[int, Field(ge=4, le=4096, multiple_of=4)]
 

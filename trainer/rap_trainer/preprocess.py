@@ -25,6 +25,7 @@ from rap_trainer.batch import Column, ModelBatch
 from rap_trainer.feature_table import feature_table, open_table
 from rap_trainer.program import Program
 from rap_trainer.program.columns import TORCH_DTYPES
+from rap_trainer.program.host_memory import keep_freed_memory
 from rap_trainer.stream.catalogue import Kind, Record
 from rap_trainer.stream.decode import Declared, Decoder, declared
 from rap_trainer.stream.error_budget import ErrorBudgetWindow
@@ -53,6 +54,7 @@ class Summary:
 
 def preprocess(job: RAPJob, source: Path, output: Path) -> int:
     """Runs the job's chains over `source` into `output`; says what it did; returns an exit code."""
+    keep_freed_memory()
     try:
         summary = transform(job, source, output)
     except DataBudgetExceeded as error:

@@ -65,8 +65,10 @@ def _run(job: RAPJob, form: Form) -> tuple[int, str]:
     port = job.spec.trainer.metrics_port
     store = MetricStore(TRAINER)
     server = MetricsServer(store, port=port + rank if port else 0)
+    from rap_trainer.program.host_memory import keep_freed_memory
     from rap_trainer.train import train  # TorchRec: slow to import, and not needed to refuse a job
 
+    keep_freed_memory()
     try:
         ending = train(job, display=Display(_sinks(job, form, store, rank)), store=store)
     finally:
