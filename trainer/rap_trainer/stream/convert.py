@@ -177,9 +177,11 @@ def _with_null_lists(column: ColumnRows, null_rows: Bools) -> ColumnRows:
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(np.where(null_rows, 1, lengths), out=offsets[1:])
     nulls = np.zeros(int(offsets[-1]), np.bool_)
-    nulls[offsets[:-1][null_rows]] = True
+    added = offsets[:-1][null_rows]
+    nulls[added] = True
     kept = np.flatnonzero(~nulls)
-    values = np.zeros(len(nulls), old.dtype)
+    values = empty(len(nulls), old.dtype)
+    values[added] = 0
     values[kept] = old
     nulls[kept] = old_nulls
     return ColumnRows(values=values, nulls=nulls, offsets_R1=offsets, is_list=True)
