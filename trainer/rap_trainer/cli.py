@@ -14,11 +14,13 @@ from rap_contract.problem import InvalidDocument, format_path
 
 from rap_trainer.bench.cases import add_options
 from rap_trainer.jobfile import load_job
+from rap_trainer.logs import begin_logging
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit code of DESIGN 10 (`rap_contract.pod.ExitCode`)."""
     options = _parser().parse_args(arguments)
+    begin_logging("rap")
     try:
         return int(options.command(options))
     except InvalidDocument as invalid:

@@ -24,7 +24,6 @@ from rap_contract.pod import ExitCode
 from rap_trainer.checkpoint.fence import Claim, newest_claim
 from rap_trainer.display.terminal import Form
 from rap_trainer.jobfile import load_job
-from rap_trainer.logs import begin_logging
 from rap_trainer.node import Node
 from rap_trainer.process import ENV_LAUNCHER, RankProcess, end_with_parent, exec_rank, fork_rank
 from rap_trainer.rank import end_process, run_rank
@@ -50,7 +49,6 @@ def launch(job_path: Path, *, num_ranks: int | None = None, display: Form = "aut
         end_process(run_rank(job_path, display))
     spec = load_job(job_path).spec
     size = num_ranks or spec.trainer.ranks_per_node
-    begin_logging("rap")
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // size)))
     start = exec_rank if spec.trainer.gpus_per_node else _forking()
     return _Group(job_path, spec, size=size, form=display, start=start).run()

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import logging
-import sys
 import warnings
 
 NOISY_LIBRARIES = ("torchrec", "torch.fx", "torch.distributed", "fbgemm_gpu")
 
 
+_handler = logging.StreamHandler()  # stderr; one for the process, so that a forked rank only changes its name
+
+
 def begin_logging(name: str) -> None:
     """Sends log records of this process to stderr, each with the process's `name` before it."""
-    logging.basicConfig(
-        level=logging.WARNING, format=f"{name}: %(levelname)s: %(message)s", stream=sys.stderr, force=True
-    )
+    root = logging.getLogger()
+    _handler.setFormatter(logging.Formatter(f"{name}: %(levelname)s: %(message)s"))
+    _handler.addFilter(_is_news)
+    if _handler not in root.handlers:
+        root.addHandler(_handler)
     logging.getLogger("rap_trainer").setLevel(logging.INFO)
-    for handler in logging.getLogger().handlers:
-        handler.addFilter(_is_news)
     for library in NOISY_LIBRARIES:
         logging.getLogger(library).setLevel(logging.ERROR)
     for module in ("torch", "torchrec", "fbgemm_gpu"):
