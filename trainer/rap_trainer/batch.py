@@ -45,9 +45,9 @@ class Position:
     """The next record of a unit (a file, a partition) that has not been consumed yet."""
 
     offset: int
-    """File: row. Kafka: offset of the message."""
+    """File: row, or -1 when all are consumed. Kafka: offset of the message."""
     row: int = 0
-    """Row within the message; always 0 for files."""
+    """Kafka: row within the message. File: its place in the order in which files are read."""
 
 
 Positions = Mapping[str, Position]
