@@ -56,6 +56,10 @@ test: install ## All tests but the long ones
 test-kills: install ## kill -9 of a rank at 30 random steps: the model equals an uninterrupted run's
 	@$(PYTEST) -m "slow" tests/train -q
 
+.PHONY: test-slow
+test-slow: install ## Every long test: kills, the operator's faults and scale (an hour and more)
+	@$(PYTEST) -m slow -q
+
 .PHONY: test-gpu
 test-gpu: ## The tests that need a CUDA device, with the python that is active
 	@if $(PYTHON) -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' 2>/dev/null; \

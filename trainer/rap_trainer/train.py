@@ -98,7 +98,7 @@ def _attempt(job: RAPJob, world: World, stop: StopRequest, shown: Shown, store: 
     source = _open_source(spec, world, positions)
     try:
         runtime, runtime_name = choose_runtime(spec, graph, model, evaluator, world)
-        watch, meters = LossWatch(world.device), Meters(store)
+        watch, meters = LossWatch(world.device), Meters(store, spec.features)
         tools = Tools(
             world=world,
             source=source,

@@ -168,6 +168,7 @@ class Loop:
         try:
             with self._tools.runtime.timer.host("data"):
                 raw = self._tools.source.take(shares)
+            self._tools.meters.batch(raw)
             state = self._tools.runtime.prepare(raw)
             if self._tools.ledger is not None:
                 state.positions = self._tools.source.positions()
@@ -190,6 +191,8 @@ class Loop:
         tools.watch.add(step, state.loss_sum)
         tools.reports.stepped(state.raw.event_times_s_B, time.time())
         tools.meters.step(state.raw.num_rows, partial=state.raw.global_rows < self._full_rows)
+        if state.batch is not None:
+            tools.meters.counters(state.batch.counters)
         self._judge_loss()
 
     def _judge_loss(self) -> None:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
+import torch
 from rap_contract import metrics
+from rap_contract.features import Feature
 
+from rap_trainer.batch import RawBatch
 from rap_trainer.checkpoint.errors import CheckpointError
 from rap_trainer.checkpoint.writer import Written
 from rap_trainer.display.metric_store import MetricStore
+from rap_trainer.evaluation.anomalies import Anomalies
 from rap_trainer.evaluation.freshness import FreshnessReading
+from rap_trainer.evaluation.workload import Workload, group_columns
 
 
 class _Counts(Protocol):
@@ -42,13 +47,23 @@ class Metered(Protocol):
 class Meters:
     """Counters of one rank. Not thread-safe but for the store."""
 
-    def __init__(self, store: MetricStore) -> None:
+    def __init__(self, store: MetricStore, features: Sequence[Feature] = ()) -> None:
         self._store = store
+        self._workload = Workload(group_columns(features))
+        self._anomalies = Anomalies()
         self._stepped_s: float | None = None
         self._starved_s = 0.0
         self._stall_s = 0.0
         self.bad_rows = 0
         """Rows that could not be read, as far as the source says."""
+
+    def batch(self, raw: RawBatch) -> None:
+        """A batch on the host is about to be preprocessed."""
+        self._workload.update(raw)
+
+    def counters(self, counters: Mapping[str, torch.Tensor]) -> None:
+        """Counters of a preprocessed batch, on its device."""
+        self._anomalies.update(counters)
 
     def step(self, rows: int, *, partial: bool) -> None:
         """An optimizer step of this rank's `rows` rows is done (on a GPU: enqueued)."""
@@ -73,6 +88,9 @@ class Meters:
             store.inc(metrics.STEP_PART_SECONDS, seconds, part=part)
         store.inc(metrics.EXPOSED_SECONDS, seconds_by_part.get("preprocess", 0.0))
         store.observe_counts(metrics.FRESHNESS_SECONDS, fresh.bucket_counts, fresh.sum_s)
+        self._report_workload()
+        for kind, number in self._anomalies.take().items():
+            store.inc(metrics.ANOMALIES, number, kind=kind)
         if isinstance(source, Counted):
             counts = source.counts()
             self.bad_rows = sum(counts.bad_rows.values())
@@ -83,6 +101,13 @@ class Meters:
                 store.raise_to(metrics.QUARANTINED_FILES, number, reason=reason)
         if isinstance(source, Metered):
             source.meter(store)
+
+    def _report_workload(self) -> None:
+        for load in self._workload.take():
+            if load.mean_list_length is not None:
+                self._store.set(metrics.MEAN_LIST_LENGTH, load.mean_list_length, group=load.group)
+            if load.null_ratio is not None:
+                self._store.set(metrics.NULL_RATIO, load.null_ratio, group=load.group)
 
     def checkpoint(self, written: Written, *, stall_s: float) -> None:
         """A write has ended; `stall_s` is what training has waited for all of them."""
