@@ -33,6 +33,10 @@ install: $(UV) ## Makes .venv from the lock file (reused when it fits)
 demo: install ## The main job: trains on a growing stream for about a minute, survives a kill, writes a report
 	@$(RUN) python -m rap_trainer.demo
 
+.PHONY: demo-kafka
+demo-kafka: install ## The same on a real Kafka broker, started here
+	@PYTHONPATH=operator:trainer:tests $(RUN) python tests/demo/kafka_demo.py
+
 .PHONY: demo-cluster
 demo-cluster: install ## A real API server, two nodes of processes, the operator: kubectl apply trains (needs root)
 	@PYTHONPATH=operator:trainer:tests $(RUN) python tests/demo/cluster_demo.py

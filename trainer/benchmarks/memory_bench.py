@@ -19,7 +19,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from rap_trainer.demo import JOB
+from rap_trainer.demo import document
 
 COMMAND = [sys.executable, "-m", "rap_trainer.cli"]
 WARM_UP_SHARE = 0.25  # of the run: pools, caches and the first checkpoints fill in it
@@ -53,7 +53,7 @@ def main() -> None:
 
 def _measure(folder: Path, seconds: float, rate: int) -> list[tuple[float, int]]:
     job = folder / "job.yaml"
-    job.write_text(JOB.format(folder=folder))
+    job.write_text(document(folder, int(rate * (seconds + 120))))
     rows = str(int(rate * (seconds + 120)))
     produce = [
         "produce",

@@ -1,5 +1,6 @@
 """`make demo`: the main job on one laptop - a growing stream, two ranks, a killed rank, a report.
 
+With `--kafka HOST:PORT --topic T` the stream is a topic of at least two partitions (`make demo-kafka` brings a broker).
 Only what a user could type: `rap produce` and `rap run` as processes, and one kill -9 in between.
 """
 
@@ -24,7 +25,7 @@ kind: RAPJob
 metadata: {{name: demo}}
 spec:
   source:
-    files: {{path: {folder}/events, format: parquet, follow: true, eventTime: {{column: ts}}}}
+    {source}
   columns: {{label: int32, "int_{{0..12}}": float32, "cat_{{0..25}}": list<int64>}}
   label: label
   features:
@@ -35,11 +36,14 @@ spec:
   - {{name: int_0_bucket, columns: [int_0], ops: [{{bucketize: {{borders: [0.5, 1.0, 1.5]}}}}], table: {{rows: 4, dim: 16}}}}
   model: {{dlrm: {{bottom: [64, 32, 16], top: [64, 32, 1]}}}}
   optimizer: {{dense: {{adagrad: {{lr: 0.02}}}}, embedding: {{rowwiseAdagrad: {{lr: 0.1}}}}}}
-  trainer: {{processesPerNode: 2, batchSizePerGpu: 256, metricsPort: 0}}
+  trainer: {{processesPerNode: 2, batchSizePerGpu: 256, metricsPort: 0, maxSteps: {steps}}}
   checkpoint: {{path: {folder}/checkpoints, intervalSeconds: 5, keep: 3}}
   evaluation: {{windowRows: 50000}}
   restartPolicy: {{delaySeconds: 1}}
 """
+FILES = "files: {{path: {folder}/events, format: parquet, follow: true, eventTime: {{column: ts}}}}"
+KAFKA = "kafka: {{bootstrapServers: ['{servers}'], topic: {topic}, format: arrow, eventTime: {{column: ts}}}}"
+STEP_ROWS, NO_LIMIT = 512, 10**9
 COMMAND = [sys.executable, "-m", "rap_trainer.cli"]
 FIRST_CHECKPOINT_S = 120.0  # importing TorchRec twice takes 20 s on a busy laptop
 WHOLE_RUN_S = 600.0
@@ -54,9 +58,9 @@ def main() -> int:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     job = folder / "job.yaml"
-    job.write_text(JOB.format(folder=folder))
+    job.write_text(document(folder, options.rows, servers=options.kafka, topic=options.topic))
     say(f"the job: {job}")
-    producer = _start_producer(folder, options.rows, options.rate)
+    producer = _start_producer(folder, options)
     trainer = subprocess.Popen([*COMMAND, "run", str(job), "--plain"])  # noqa: S603  # ourselves
     try:
         _wait_for_checkpoint(folder / "checkpoints", trainer)
@@ -74,6 +78,13 @@ def main() -> int:
     return code or _judge(folder)
 
 
+def document(folder: Path, rows: int, *, servers: str | None = None, topic: str = "") -> str:
+    """The demo's job as YAML: over `folder/events`, or over a topic, which has no end of its own."""
+    if servers is None:
+        return JOB.format(folder=folder, source=FILES.format(folder=folder), steps=NO_LIMIT)
+    return JOB.format(folder=folder, source=KAFKA.format(servers=servers, topic=topic), steps=rows // STEP_ROWS)
+
+
 def say(text: str) -> None:
     """A line of the demo's own, told apart from the trainer's."""
     print(f"[demo] {text}", flush=True)
@@ -84,13 +95,20 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, default=Path(".demo"))
     parser.add_argument("--rows", type=int, default=300_000)
     parser.add_argument("--rate", type=int, default=6_000, help="rows a second")
+    parser.add_argument("--kafka", metavar="HOST:PORT", help="train from a topic of this broker instead of files")
+    parser.add_argument("--topic", default="demo")
     return parser.parse_args()
 
 
-def _start_producer(folder: Path, rows: int, rate: int) -> subprocess.Popen[bytes]:
-    say(f"producing {rows:,} click events at {rate:,} rows/s into {folder / 'events'}")
-    options = ["--rows", str(rows), "--rate", str(rate), "--rows-per-file", "10000", "--out", str(folder / "events")]
-    return subprocess.Popen([*COMMAND, "produce", *options])  # noqa: S603  # ourselves
+def _start_producer(folder: Path, options: argparse.Namespace) -> subprocess.Popen[bytes]:
+    place = str(folder / "events") if options.kafka is None else f"topic {options.topic}"
+    say(f"producing {options.rows:,} click events at {options.rate:,} rows/s into {place}")
+    arguments = ["--rows", str(options.rows), "--rate", str(options.rate)]
+    if options.kafka is None:
+        arguments += ["--rows-per-file", "10000", "--out", str(folder / "events")]
+    else:
+        arguments += ["--kafka", options.kafka, "--topic", options.topic]
+    return subprocess.Popen([*COMMAND, "produce", *arguments])  # noqa: S603  # ourselves
 
 
 def _wait_for_checkpoint(folder: Path, trainer: subprocess.Popen[bytes]) -> None:
