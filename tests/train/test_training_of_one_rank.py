@@ -19,7 +19,7 @@ from rap_trainer.step.ledger import ENV_LEDGER, gaps, replay
 from rap_trainer.step.loop import Ending
 from rap_trainer.stream.discovery import FINISHED
 from rap_trainer.stream.files import FileSource
-from rap_trainer.stream.source import Lag
+from rap_trainer.stream.source import Lag, SourceError
 from rap_trainer.train import train
 from train.recorder import Recorder
 from train.saved_state import assert_equal, newest, steps, tensors
@@ -254,3 +254,17 @@ def test_a_source_that_knows_its_lag_has_it_shown(
     last = run(tmp_path / "with", events)[1].outcomes[0].last
     assert last is not None
     assert (last.lag_records, last.lag_s) == (3, 1.5)
+
+
+def test_a_source_that_cannot_keep_what_it_must_at_a_checkpoint_ends_the_run_with_its_own_word(
+    tmp_path: Path, events: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(source: FileSource) -> Positions:
+        raise SourceError("bad records cannot be kept: Connection refused; hint: mend it")
+
+    monkeypatch.setattr(FileSource, "positions", refuse)
+    ending, recorder = run(tmp_path, events, trainer__maxSteps=3)
+    assert ending.code == ExitCode.INVALID  # and not PEER_LOST, whatever words the reason has
+    assert ending.reason.startswith("bad records cannot be kept")
+    assert recorder.outcomes[0].exit_code == ExitCode.INVALID
+    assert steps(tmp_path) == []

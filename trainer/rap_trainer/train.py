@@ -37,7 +37,7 @@ from rap_trainer.model.shard import shard_model
 from rap_trainer.model.tables import embedding_bag_collection
 from rap_trainer.step.choice import choose_runtime
 from rap_trainer.step.ledger import ENV_LEDGER, Ledger
-from rap_trainer.step.loop import Ending, Loop, Tools
+from rap_trainer.step.loop import Ending, Loop, Tools, exit_code_of
 from rap_trainer.step.loss_watch import LossWatch
 from rap_trainer.step.meters import Meters
 from rap_trainer.step.reports import Reports
@@ -46,7 +46,7 @@ from rap_trainer.step.shown import Shown
 from rap_trainer.step.signals import StopRequest
 from rap_trainer.stream.files import FileSource
 from rap_trainer.stream.kafka.source import KafkaSource
-from rap_trainer.stream.source import Source
+from rap_trainer.stream.source import Source, SourceError
 from rap_trainer.world import PeerLost, World, is_peer_loss, join_world, leave_world
 
 log = logging.getLogger(__name__)
@@ -72,6 +72,10 @@ def train(job: RAPJob, *, display: Display | None = None, store: MetricStore | N
         except CheckpointError as error:
             orderly = True
             ending = Ending(code=error.exit_code, reason=str(error))
+        except (
+            SourceError
+        ) as error:  # outside the loop's own handling: opening it, or keeping dead letters at a checkpoint
+            ending = Ending(code=exit_code_of(error), reason=str(error))
         except RuntimeError as error:
             if not is_peer_loss(error):
                 raise

@@ -313,15 +313,9 @@ class Loop:
     def _fail(self, error: Exception) -> None:
         if self._failure is not None:
             return
-        match error:
-            case DataBudgetExceeded():
-                code = int(ExitCode.DATA_BUDGET)
-            case CheckpointError():
-                code = int(error.exit_code)
-            case SourceError() | InvalidDocument() | BatchError():
-                code = int(getattr(error, "exit_code", ExitCode.INVALID))
-            case _:
-                code, self._error = BROKEN, error
+        code = exit_code_of(error)
+        if code == BROKEN:
+            self._error = error
         self._failure = Ending(code=code, reason=str(error))
 
     def _wait(self) -> None:
@@ -339,6 +333,19 @@ class Loop:
 
     def _event(self, kind: str, text: str, step: int) -> None:
         self._tools.display.event(Event(time_s=time.time(), kind=kind, text=text, step=step))
+
+
+def exit_code_of(error: Exception) -> int:
+    """The exit code of DESIGN 10 for what can go wrong with data and checkpoints; BROKEN for the unforeseen."""
+    match error:
+        case DataBudgetExceeded():
+            return ExitCode.DATA_BUDGET
+        case CheckpointError():
+            return error.exit_code
+        case SourceError() | InvalidDocument() | BatchError():
+            return int(getattr(error, "exit_code", ExitCode.INVALID))
+        case _:
+            return BROKEN
 
 
 _NO_ROWS = (
