@@ -14,6 +14,7 @@ from program.python_program import Batch
 from rap_contract.graph import FeatureGraph
 from rap_contract.types import ValueType
 from rap_trainer.batch import Column, RawBatch
+from rap_trainer.synthetic_batch import followers
 
 Draw = Callable[[Any], Any]
 
@@ -43,19 +44,6 @@ def raw_columns(draw: Draw, declared: ValueType, num_rows: int, nulls: bool = Tr
         number = number | st.none()
     row = st.lists(number, max_size=5) if declared.is_list else number
     return Rows(draw(st.lists(row, min_size=num_rows, max_size=num_rows)), declared.is_list, str(declared.dtype))
-
-
-def followers(graph: FeatureGraph) -> dict[str, str]:
-    """Columns that run parallel to another one."""
-    follows = {node.weights: node.column for node in graph.nodes if node.weights and node.column}
-    for node in graph.ops:
-        assert node.op is not None
-        for name, leader in node.op.parallel().items():
-            first = graph.nodes[node.inputs[0]]
-            while first.column is None:
-                first = graph.nodes[first.inputs[0]]
-            follows[name] = leader or first.column
-    return follows
 
 
 def raw_of(batch: Batch, device: str = "cpu") -> RawBatch:

@@ -35,7 +35,7 @@ def synthetic_batch(
         raise InvalidDocument(problems)
     mean_length = float(parsed.metadata.annotations.get(MEAN_LENGTH, "1"))
     maker = _Maker(num_rows, mean_length, torch.Generator(device).manual_seed(seed))
-    follows = _parallel(graph)
+    follows = followers(graph)
     columns: dict[str, Column] = {}
     for name in dict.fromkeys((*graph.inputs, graph.label)):
         if name == graph.label:
@@ -53,7 +53,7 @@ def synthetic_batch(
     )
 
 
-def _parallel(graph: FeatureGraph) -> dict[str, str]:
+def followers(graph: FeatureGraph) -> dict[str, str]:
     """Columns of weights and scores, each with the column of ids it runs beside."""
     follows = {node.weights: node.column for node in graph.nodes if node.weights and node.column}
     for node in graph.ops:

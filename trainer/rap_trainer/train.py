@@ -92,6 +92,8 @@ def train(job: RAPJob, *, display: Display | None = None, store: MetricStore | N
 def _attempt(job: RAPJob, world: World, stop: StopRequest, shown: Shown, store: MetricStore) -> Ending:
     spec, root, identity = job.spec, Path(job.spec.checkpoint.path), JobIdentity.of(job)
     claim = _own_directory(root, identity, world)
+    if spec.publish is not None and world.rank == 0:
+        log.warning("spec.publish: this version publishes nothing; take the model from the checkpoints in %s", root)
     found = find(root, identity, world)
     graph = _graph(spec)
     model = shard_model(build_model(spec, embedding_bag_collection(graph), num_dense=graph.dense_width), spec, world)

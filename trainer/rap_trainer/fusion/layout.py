@@ -65,7 +65,7 @@ class OutputLayout:
             if not at_most_one(graph, graph.nodes[feature.node]):
                 raise ValueError(
                     f"feature {feature.name} may have several ids a row and has no place in a padded layout; "
-                    "end its chain with firstx: {n: 1}, or use a layout of lists"
+                    "end its chain with firstx: {count: 1}, or use a layout of lists"
                 )
 
 
