@@ -42,5 +42,5 @@ def wait_log(agent: NodeAgent, namespace: str, pod: str, text: str) -> None:
 
 
 def conditions(pod: Object) -> dict[str, str]:
-    """Return the reasons (or else the states) of a pod's conditions."""
-    return {found["type"]: found.get("reason") or found["status"] for found in pod["status"]["conditions"]}
+    """Return the reasons (or else the states) of a pod's conditions; a pod no scheduler has seen yet has none."""
+    return {found["type"]: found.get("reason") or found["status"] for found in pod["status"].get("conditions", [])}
