@@ -2,7 +2,8 @@
 
 Names follow Prometheus: snake_case, base units, `_total` for counters, `_info` for facts in labels, `_ratio` for shares.
 The trainer serves TRAINER on each rank's port: counters of that rank, gauges of the whole job on rank 0 where the help
-says so. The operator serves OPERATOR. No label holds a feature, a row or a time: the number of series stays bounded.
+says so. The operator serves OPERATOR. No label holds a feature, a row or a time: the number of series stays bounded. A
+job's label is `rapjob`, for `job` is what Prometheus calls the thing it scraped.
 Not here: how a value is measured, stored or served. A golden file freezes this page; changing it is a breaking change.
 """
 
@@ -164,7 +165,7 @@ PUBLISH_FAILURES = _counter("rap_publish_failures_total", "models", "Serving mod
 PUBLISHED_TIME_SECONDS = _gauge("rap_published_timestamp_seconds", "seconds", "Unix time of the newest serving model.")
 
 # Trainer: attempt, plan, workload
-TRAINER_INFO = _gauge("rap_trainer_info", "", "Who this is: 1.", "job", "rank", "device", "runtime", "version")
+TRAINER_INFO = _gauge("rap_trainer_info", "", "Who this is: 1.", "rapjob", "rank", "device", "runtime", "version")
 ATTEMPT = _gauge("rap_attempt", "attempts", "Number of the attempt.")
 WORLD_SIZE = _gauge("rap_world_size", "ranks", "Ranks of the attempt.")
 PLAN_INFO = _gauge("rap_plan_info", "", "The plan in force: 1.", "plan")
@@ -200,7 +201,7 @@ LEADER = _gauge("rap_operator_leader", "", "1 on the replica that holds the leas
 LEADER_CHANGES = _counter("rap_operator_leader_changes_total", "events", "Times this replica won or lost the lease.")
 JOBS = _gauge("rap_operator_jobs", "jobs", "RAPJobs by phase.", "phase")
 JOB_CONDITION = _gauge(
-    "rap_operator_job_condition", "", "1 while a condition of a RAPJob is True, else 0.", "namespace", "job", "type"
+    "rap_operator_job_condition", "", "1 while a condition of a RAPJob is True, else 0.", "namespace", "rapjob", "type"
 )
 RESTARTS = _counter("rap_operator_restarts_total", "attempts", "Attempts begun again.", "reason")
 REPLANS = _counter("rap_operator_replans_total", "decisions", "Replanning decisions.", "outcome", "reason")

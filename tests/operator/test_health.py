@@ -68,7 +68,7 @@ def test_the_page_has_the_contracts_names_and_series_of_deleted_jobs_go(world: W
     served = {re.split("[ {]", line)[0] for line in page.splitlines() if not line.startswith("#")}
     assert {re.sub("_(bucket|sum|count)$", "", name) for name in served if not name.endswith("_created")} <= declared
     assert 'rap_operator_jobs{phase="Running"} 1.0' in page
-    assert 'rap_operator_job_condition{job="clicks",namespace="jobs",type="Running"} 1.0' in page
+    assert 'rap_operator_job_condition{namespace="jobs",rapjob="clicks",type="Running"} 1.0' in page
     assert 'rap_operator_api_requests_total{code="200",verb="patch"} 1.0' in page
     world.delete()
     world.sync()

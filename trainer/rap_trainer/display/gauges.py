@@ -27,7 +27,7 @@ class Gauges:
         store = self._store
         store.set_info(
             metrics.TRAINER_INFO,
-            job=run.job,
+            rapjob=run.job,
             rank=self._rank,
             device=run.device,
             runtime=run.runtime,
