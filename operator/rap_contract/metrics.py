@@ -171,6 +171,10 @@ WORLD_SIZE = _gauge("rap_world_size", "ranks", "Ranks of the attempt.")
 PLAN_INFO = _gauge("rap_plan_info", "", "The plan in force: 1.", "plan")
 PLAN_SWITCHES = _counter("rap_plan_switches_total", "switches", "Plan switches by outcome.", "outcome")
 PLAN_SWITCH_SECONDS = _seconds("rap_plan_switch_seconds", "Time of a plan switch, preparation included.", _LONG_S)
+PLAN_SWITCH_STALL_SECONDS = _counter(
+    "rap_plan_switch_stall_seconds_total", "seconds", "Time training stood still for plan switches."
+)
+PLAN_REFUSED_INFO = _gauge("rap_plan_refused_info", "", "The last plan that a rank could not run: 1.", "plan", "reason")
 PREDICTED_STEP_SECONDS = _gauge(
     "rap_plan_predicted_step_seconds", "seconds", "Step time the plan predicts, by part.", "part"
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
@@ -54,6 +54,7 @@ class ConditionType(StrEnum):
     DEGRADED = "Degraded"
     COMPLETE = "Complete"
     FAILED = "Failed"
+    REPLANNING = "Replanning"
     PAUSED = "Paused"
 
 
@@ -166,6 +167,106 @@ class PlanInForce(StatusModel):
     """When it was first reported."""
 
 
+class Load(StatusModel):
+    """What the data of a feature group was like."""
+
+    mean_list_length: float | None = None
+    """Elements of a list."""
+    null_ratio: float | None = None
+    """Share of nulls."""
+
+
+class Baseline(StatusModel):
+    """What was measured when the plan in force was last judged: drift is counted from here."""
+
+    workload: Annotated[dict[str, Load], Field(max_length=64)] = {}
+    """By feature group."""
+    capacity: Annotated[dict[str, float], Field(max_length=64)] = {}
+    """Seconds left over, by window of the step."""
+    prediction_ratio: float | None = None
+    """Measured over predicted step."""
+
+
+class Refusal(StatusModel):
+    """A plan that is not tried again for a while."""
+
+    hash: Hash
+    """Content hash of the plan."""
+    reason: str = Field(max_length=253)
+    """Why, in a word."""
+    until: Time
+    """When it may be tried again."""
+
+
+class Change(StatusModel):
+    """A change of plan that is proposed, under way, or being judged."""
+
+    state: Literal["Proposed", "Applying", "Verifying", "Reverting"]
+    """Waits for an answer; being handed to the ranks; in force and watched; the plan before is handed back."""
+    plan: Hash
+    """The new plan."""
+    before: Hash
+    """The plan to return to."""
+    trigger: str = Field(default="", max_length=64)
+    """What made the operator look for it."""
+    since: Time
+    """When this state began."""
+    promised_ratio: float = 0.0
+    """Predicted gain, as a share of the step."""
+    step_seconds: float | None = None
+    """The step measured before."""
+    attempt: Count = 0
+    """Attempt in which it began."""
+    reason: str = Field(default="", max_length=253)
+    """Why it is being returned from."""
+    baseline: Baseline = Baseline()
+    """What was measured when it was decided."""
+
+
+class ReplanRecord(StatusModel):
+    """A decision about replanning, or the same one made several times in a row."""
+
+    time: Time
+    """When it was last made."""
+    first: Time
+    """When it was first made."""
+    count: int = Field(default=1, ge=1)
+    """How often, as far as was written down: a repetition is noted every half hour."""
+    outcome: str = Field(max_length=64)
+    """None, Proposed, Switched, Confirmed, Reverted, ..."""
+    reason: str = Field(max_length=253)
+    """Why, in a word."""
+    message: Text = ""
+    """Why, in a sentence."""
+    plan: Hash = ""
+    """The plan decided on."""
+    before: Hash = ""
+    """The plan in force."""
+    numbers: Annotated[dict[str, float], Field(max_length=64)] = {}
+    """What the decision was made from."""
+
+
+class Replans(StatusModel):
+    """Where replanning stands."""
+
+    change: Change | None = None
+    """The change under way, if there is one."""
+    stable: Hash = ""
+    """The last plan that proved itself."""
+    baseline: Baseline | None = None
+    """What drift is counted from; none before the first full window."""
+    fired: Annotated[list[str], Field(max_length=16)] = []
+    """Triggers that have led to a search and have not calmed down since."""
+    searched_at: Time | None = None
+    """When a search last found nothing worth a switch."""
+    switches: Annotated[list[Time], Field(max_length=1000)] = []
+    """Switches of the last 24 hours, newest first."""
+    price_seconds: float | None = None
+    """Training time a switch costs, measured: the mean of the last ones, the newest counting half."""
+    refused: Annotated[list[Refusal], Field(max_length=32)] = []
+    """Plans not tried again for a while."""
+
+
 class Measured(StatusModel):
     """A summary of what the trainer measured; refreshed rarely, see the metrics for more."""
 
@@ -212,10 +313,9 @@ class Status(StatusModel):
     """When the job ended."""
     plan: PlanInForce = PlanInForce()
     """The plan in force."""
-    replans: Annotated[
-        list[dict[str, Any]],
-        Field(max_length=100, json_schema_extra={"x-kubernetes-preserve-unknown-fields": True}),
-    ] = []
+    replanning: Replans = Replans()
+    """Where replanning stands."""
+    replans: Annotated[list[ReplanRecord], Field(max_length=100)] = []
     """Decisions about replanning, newest first."""
     metrics: Measured = Measured()
     """A summary of what the trainer measured."""
