@@ -139,8 +139,8 @@ class Trainer(Model):
     """Stop after so many optimizer steps of the job's whole life."""
     max_wait_ms: int = Field(default=1000, ge=1, le=3_600_000)
     """Train a partial batch when no full one has come for so long."""
-    metrics_port: int = Field(default=9400, ge=0, le=65_535)
-    """Port of the first rank's Prometheus metrics, the next ranks' follow; 0 serves none."""
+    metrics_port: int = Field(default=9400, ge=0, le=65_472)
+    """Port of Prometheus metrics of a node's first rank, its next ranks' follow; 0 serves none."""
     pod_template: dict[str, Any] = {}
     """Merged into the pods' template (strategic merge)."""
 

@@ -75,8 +75,9 @@ def _own(subject: Subject, attempt: Attempt, spec: RAPJobSpec) -> Object:
 def _container(subject: Subject, attempt: Attempt, spec: RAPJobSpec) -> Object:
     trainer = spec.trainer
     ports: list[Object] = [{"name": "rendezvous", "containerPort": pod.PORT_RENDEZVOUS}]
-    if trainer.metrics_port:
-        ports.append({"name": "metrics", "containerPort": trainer.metrics_port})
+    if trainer.metrics_port:  # one a rank
+        names = ("metrics", *(f"metrics-{rank}" for rank in range(1, trainer.ranks_per_node)))
+        ports += [{"name": name, "containerPort": trainer.metrics_port + rank} for rank, name in enumerate(names)]
     mounts: list[Object] = [
         {"name": "rap-job", "mountPath": pod.JOB_MOUNT, "readOnly": True},
         {"name": "rap-plan", "mountPath": pod.PLAN_MOUNT, "readOnly": True},

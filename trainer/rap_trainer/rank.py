@@ -64,7 +64,8 @@ def _run(job: RAPJob, form: Form) -> tuple[int, str]:
     rank = int(os.environ.get("RANK", "0"))
     port = job.spec.trainer.metrics_port
     store = MetricStore(TRAINER)
-    server = MetricsServer(store, port=port + rank if port else 0)
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))  # ranks of one pod share its address
+    server = MetricsServer(store, port=port + local_rank if port else 0)
     from rap_trainer.program.host_memory import keep_freed_memory
     from rap_trainer.train import train  # TorchRec: slow to import, and not needed to refuse a job
 
