@@ -6,9 +6,9 @@ Values only; nothing here reads, computes or moves anything by itself.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 
@@ -40,6 +40,21 @@ class Column:
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """Tensors of several columns as the rows of one matrix, for whoever moves them at once."""
+
+    names: tuple[str, ...]
+    """Columns with one value a row: scalars, and lists that all have length 1 here."""
+    field: Literal["values", "nulls"]
+    data_CB: torch.Tensor
+    """Row c is the same memory as that tensor of column `names[c]`; rows are contiguous, B or more elements apart."""
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """The rows by column."""
+        return dict(zip(self.names, self.data_CB.unbind(), strict=True))
+
+
 @dataclass(frozen=True, order=True)
 class Position:
     """The next record of a unit (a file, a partition) that has not been consumed yet."""
@@ -67,16 +82,45 @@ class RawBatch:
     num_rows: int
     global_rows: int
     """Rows of all ranks in this step: what the loss is averaged over."""
+    blocks: tuple[Block, ...] = ()
+    """The same memory as the tensors of the columns they name; empty when the source has none.
+
+    One block of values a dtype, in the order of `types.Dtype`, and then one of the null flags of those columns
+    that have any here; columns in declared order within each dtype.
+    """
 
     def map(self, move: object) -> RawBatch:
-        """The batch with each tensor passed through `move`, a function of a tensor."""
+        """The batch with each tensor passed through `move`, a function of a tensor that keeps its shape.
+
+        Blocks are moved as they are, and tensors that several columns share once.
+        """
         assert callable(move)
+        blocks = tuple(replace(block, data_CB=move(block.data_CB)) for block in self.blocks)
+        shared: dict[int, torch.Tensor] = {}
+        for old, new in zip(self.blocks, blocks, strict=True):
+            tensors = new.tensors()
+            for name in old.names:
+                column = self.columns[name]
+                tensor = column.values_N if old.field == "values" else column.nulls_N
+                shared[id(tensor)] = tensors[name]
+
+        def once(tensor: torch.Tensor) -> torch.Tensor:
+            if id(tensor) not in shared:
+                shared[id(tensor)] = move(tensor)
+            return shared[id(tensor)]
+
         return replace(
             self,
-            columns={name: column.map(move) for name, column in self.columns.items()},
+            columns={name: column.map(once) for name, column in self.columns.items()},
             row_ids_B=move(self.row_ids_B),
             event_times_s_B=move(self.event_times_s_B),
+            blocks=blocks,
         )
+
+
+def tensors_of(blocks: Sequence[Block], field: Literal["values", "nulls"]) -> dict[str, torch.Tensor]:
+    """The rows of all blocks of a field, by column."""
+    return {name: row for block in blocks if block.field == field for name, row in block.tensors().items()}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -104,10 +104,12 @@ class Decoder:
             columns = {name: array.filter(mask) for name, array in columns.items()}
             times = None if times is None else times.filter(mask)
             row_ids = row_ids[keep]
+        converted, blocks = convert.convert(columns, self._declared.columns)
         rows = Rows(
-            columns={name: convert.convert(array, self._declared.columns[name]) for name, array in columns.items()},
+            columns=converted,
             row_ids_R=row_ids,
             event_times_s_R=_event_times_s(times, self._declared.event_time, event_time_s, len(row_ids)),
+            blocks=blocks,
         )
         return Decoded(rows=rows, kept_rows=kept, bad=bad)
 

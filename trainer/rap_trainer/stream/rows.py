@@ -1,14 +1,15 @@
 """Decoded rows on the host: columns that are sliced and joined without touching single rows.
 
 A source keeps many of these and cuts batches from them. No bad row is in here, and nothing here
-knows where rows come from. Kept as numpy arrays, whose slices cost a tenth of a tensor's.
-Shapes: R rows, N elements of a jagged column.
+knows where rows come from. Columns with one value a row stand as the rows of one matrix a dtype, so that a
+batch of 40 columns is cut with a few slices; jagged ones are numpy arrays, whose slices cost a tenth of a tensor's.
+Shapes: R rows, N elements of a jagged column, C columns of a block, B rows of a batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import torch
 
-from rap_trainer.batch import Column, RawBatch
+from rap_trainer.batch import Block, Column, RawBatch, tensors_of
 
 Int64s = npt.NDArray[np.int64]
 _Cut = tuple[npt.NDArray[Any], npt.NDArray[np.bool_] | None, npt.NDArray[np.int32] | None]  # values, nulls, lengths
@@ -47,9 +48,9 @@ class ColumnRows:
         held = (self.values, self.nulls, self.lengths_R, self.offsets_R1)
         return sum(each.nbytes for each in held if each is not None)
 
-    def cut(self, start: int, stop: int, ones_R: npt.NDArray[np.int32]) -> _Cut:
-        """Rows [start, stop) as views; `ones_R` [stop - start] serves as the lengths of lists of length 1."""
-        first, last, lengths = start, stop, ones_R if self.is_list else None
+    def cut(self, start: int, stop: int) -> _Cut:
+        """Rows [start, stop), as views but for the lengths of lists of length 1."""
+        first, last, lengths = start, stop, np.ones(stop - start, np.int32) if self.is_list else None
         if self.offsets_R1 is not None and self.lengths_R is not None:
             first, last = int(self.offsets_R1[start]), int(self.offsets_R1[stop])
             lengths = self.lengths_R[start:stop]
@@ -64,6 +65,8 @@ class Rows:
     row_ids_R: Int64s
     event_times_s_R: npt.NDArray[np.float64]
     """NaN where unknown."""
+    blocks: tuple[Block, ...] = ()
+    """[C, R]: values by dtype, then null flags; the memory of the columns with one value a row."""
 
     @property
     def num_rows(self) -> int:
@@ -88,22 +91,68 @@ def batch_of(spans: Sequence[Span], global_rows: int) -> RawBatch:
 
     One span is not copied.
     """
-    ones = [np.ones(span.stop - span.start, np.int32) for span in spans]
-    parts = list(zip(spans, ones, strict=True))
-    if len(spans) == 1:
-        columns = _views(spans[0], ones[0])
-    else:
-        columns = {
-            name: _joined([rows.columns[name].cut(start, stop, ones_R) for (rows, start, stop), ones_R in parts])
-            for name in spans[0].rows.columns
-        }
+    num_rows = sum(span.stop - span.start for span in spans)
+    blocks = _cut_blocks(spans, num_rows)
+    values, nulls = tensors_of(blocks, "values"), tensors_of(blocks, "nulls")
+    ones_B = torch.ones(num_rows, dtype=torch.int32)
+    columns = {}
+    for name, column in spans[0].rows.columns.items():
+        if name in values:
+            lengths_B = ones_B if column.is_list else None
+            columns[name] = Column(values_N=values[name], nulls_N=nulls.get(name), lengths_B=lengths_B)
+        else:
+            columns[name] = _joined([rows.columns[name].cut(start, stop) for rows, start, stop in spans])
     return RawBatch(
         columns=columns,
         row_ids_B=_tensor([rows.row_ids_R[start:stop] for rows, start, stop in spans]),
         event_times_s_B=_tensor([rows.event_times_s_R[start:stop] for rows, start, stop in spans]),
-        num_rows=sum(stop - start for _, start, stop in spans),
+        num_rows=num_rows,
         global_rows=global_rows,
+        blocks=blocks,
     )
+
+
+def _cut_blocks(spans: Sequence[Span], num_rows: int) -> tuple[Block, ...]:
+    """The spans' blocks beside each other; none where a column has one value a row in some spans only."""
+    first = spans[0]
+    if len(spans) == 1:
+        return tuple(replace(block, data_CB=block.data_CB[:, first.start : first.stop]) for block in first.rows.blocks)
+    values = [[block for block in span.rows.blocks if block.field == "values"] for span in spans]
+    if any([block.names for block in each] != [block.names for block in values[0]] for each in values):
+        return ()
+    joined = []
+    for blocks in zip(*values, strict=True):
+        data_CB = matrix(len(blocks[0].names), num_rows, blocks[0].data_CB.numpy().dtype)
+        parts = [block.data_CB.numpy()[:, span.start : span.stop] for block, span in zip(blocks, spans, strict=True)]
+        np.concatenate(parts, axis=1, out=data_CB)
+        joined.append(replace(blocks[0], data_CB=torch.from_numpy(data_CB)))
+    nulls = _joined_nulls(spans, [name for block in joined for name in block.names], num_rows)
+    return tuple(joined) if nulls is None else (*joined, nulls)
+
+
+def _joined_nulls(spans: Sequence[Span], names: Sequence[str], num_rows: int) -> Block | None:
+    """The null flags of columns that have any in some span."""
+    parts = [next((block for block in span.rows.blocks if block.field == "nulls"), None) for span in spans]
+    with_nulls = {name for block in parts if block is not None for name in block.names}
+    if not with_nulls:
+        return None
+    kept = tuple(name for name in names if name in with_nulls)
+    flags_CB = matrix(len(kept), num_rows, np.bool_)
+    begin = 0
+    for block, (_, start, stop) in zip(parts, spans, strict=True):
+        target_CB = flags_CB[:, begin : begin + stop - start]
+        begin += stop - start
+        if block is None or block.names != kept:
+            target_CB[:] = False
+        if block is not None:
+            rows = slice(None) if block.names == kept else [kept.index(name) for name in block.names]
+            target_CB[rows] = block.data_CB.numpy()[:, start:stop]
+    return Block(names=kept, field="nulls", data_CB=torch.from_numpy(flags_CB))
+
+
+def matrix(num_columns: int, num_rows: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """[C, R] of memory as `empty` gives it."""
+    return empty(num_columns * num_rows, dtype).reshape(num_columns, num_rows)
 
 
 def empty(num: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
@@ -112,21 +161,6 @@ def empty(num: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     if num == 0:
         return np.empty(0, dtype)
     return np.frombuffer(pa.allocate_buffer(num * dtype.itemsize), dtype)
-
-
-def _views(span: Span, ones_R: npt.NDArray[np.int32]) -> dict[str, Column]:
-    """The columns of most batches, made with as few calls as can be: there are 40 of them, many times a second."""
-    rows, start, stop = span
-    tensor, ones = torch.from_numpy, torch.from_numpy(ones_R)
-    columns = {}
-    for name, column in rows.columns.items():
-        values, nulls, lengths = column.cut(start, stop, ones_R)
-        columns[name] = Column(
-            values_N=tensor(values),
-            nulls_N=None if nulls is None else tensor(nulls),
-            lengths_B=None if lengths is None else ones if lengths is ones_R else tensor(lengths),
-        )
-    return columns
 
 
 def _joined(cuts: Sequence[_Cut]) -> Column:
