@@ -1,0 +1,1 @@
+"""RAP's Grafana boards as code. The chart ships what `python -m boards` writes."""
