@@ -22,7 +22,7 @@ MAX_BYTES = 64 * 2**20  # of a file; the reader of the contract has its own, sma
 
 
 def fused_kernels(graph: FeatureGraph) -> tuple[FusedKernel, ...]:
-    """The launches of the fused program, in order, as the captured runtime numbers them; every column may hold nulls."""
+    """The launches of the fused program, in order, as the captured runtime numbers them."""
     from rap_trainer.fusion.groups import Tiles, group
     from rap_trainer.fusion.layout import OutputLayout
     from rap_trainer.fusion.lower import lower
@@ -32,7 +32,8 @@ def fused_kernels(graph: FeatureGraph) -> tuple[FusedKernel, ...]:
         padded = True
     except ValueError:  # several ids a row: only the packed layout holds them
         padded = False
-    lowered = lower(graph, frozenset(graph.columns), padded=padded)
+    nullable = frozenset(name for name, each in graph.columns.items() if each.nullable and name != graph.label)
+    lowered = lower(graph, nullable, padded=padded)
     return tuple(
         FusedKernel.model_validate(
             {"launch": number, "stage": launch.kernel, "wave": launch.wave, "features": launch.features}

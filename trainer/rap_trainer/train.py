@@ -35,6 +35,7 @@ from rap_trainer.evaluation.evaluator import Evaluator
 from rap_trainer.model.build import build_model
 from rap_trainer.model.shard import shard_model
 from rap_trainer.model.tables import embedding_bag_collection
+from rap_trainer.plan.given import given_plan
 from rap_trainer.step.choice import choose_runtime
 from rap_trainer.step.ledger import ENV_LEDGER, Ledger
 from rap_trainer.step.loop import Ending, Loop, Tools, exit_code_of
@@ -103,7 +104,8 @@ def _attempt(job: RAPJob, world: World, stop: StopRequest, shown: Shown, store: 
     step, rows, positions = _resume(found, saving, spec, world)
     source = _open_source(spec, world, positions)
     try:
-        runtime, runtime_name = choose_runtime(spec, graph, model, evaluator, world)
+        plan = given_plan(os.environ)
+        runtime, runtime_name = choose_runtime(spec, graph, model, evaluator, world, plan=plan)
         watch, meters = LossWatch(world.device), Meters(store, spec.features)
         tools = Tools(
             world=world,
@@ -195,7 +197,7 @@ def _run(job: RAPJob, world: World, attempt: int, step: int, runtime: str) -> Ru
         source=source.files.path if source.files is not None else source.kafka.topic if source.kafka else "",
         checkpoint_path=job.spec.checkpoint.path,
         resumed_step=step,
-        metrics_port=trainer.metrics_port + world.rank if trainer.metrics_port else 0,
+        metrics_port=trainer.metrics_port + world.local_rank if trainer.metrics_port else 0,
         time_s=time.time(),
     )
 

@@ -16,19 +16,21 @@ from dataclasses import dataclass
 
 import torch
 from rap_contract.graph import FeatureGraph
+from rap_contract.plan import Plan
 
 from rap_trainer.batch import ModelBatch, RawBatch
 from rap_trainer.captured.assemble import Assembly, CannotCapture, assemble
 from rap_trainer.captured.capture import CapturedSteps
 from rap_trainer.captured.preprocess import FusedPreprocessor
 from rap_trainer.captured.raw import PACKERS, ROOM, Overflow, RawBuffer, RawLayout, raw_layout
-from rap_trainer.captured.schedule import Schedule, Window
+from rap_trainer.captured.schedule import Schedule, Window, schedule_of
 from rap_trainer.captured.slots import Slot
 from rap_trainer.captured.step import TrainStep
 from rap_trainer.captured.watchdog import Progress, Watchdog
 from rap_trainer.evaluation.evaluator import Evaluator
 from rap_trainer.fusion.layout import OutputLayout
 from rap_trainer.model.shard import ShardedModel
+from rap_trainer.plan.fits import PlanRefused, kernel_refusal, refusal
 from rap_trainer.step.stages import StepState
 from rap_trainer.step.timing import PartTimer
 from rap_trainer.world import World
@@ -101,6 +103,8 @@ class CapturedRuntime:
         """How long the host has waited for the GPU to take a pinned buffer: back pressure, not work."""
         self._prepared = 0
         self._upcoming: CapturedState | None = None
+        self._plan: Plan | None = None
+        self._next_plan: tuple[Plan, Schedule] | None = None
         self._capture(raw_layout(graph, batch_size=batch_size, capacities={}))
 
     # -- what the loop calls
@@ -154,6 +158,28 @@ class CapturedRuntime:
         return state
 
     # -- plans and captures
+
+    @property
+    def plan(self) -> Plan | None:
+        """The plan in force; None: the default schedule."""
+        return self._plan
+
+    def prepare_plan(self, plan: Plan) -> None:
+        """Checks a plan against this program. Raises PlanRefused; the plan in force then stays."""
+        launches = self._preprocessor.program.groups.launches
+        reason = refusal(plan, self._graph, num_ranks=self._world.size) or kernel_refusal(
+            plan, [(launch.kernel, launch.features) for launch in launches]
+        )
+        if reason is not None:
+            raise PlanRefused(reason)
+        self._next_plan = plan, schedule_of(plan)
+
+    def switch_plan(self) -> None:
+        """Captures the plan that was prepared last, between two steps. Talks to no other rank."""
+        assert self._next_plan is not None, "prepare_plan() comes first"
+        plan, schedule = self._next_plan
+        self.switch(schedule)
+        self._plan, self._next_plan = plan, None
 
     @property
     def schedule(self) -> Schedule:

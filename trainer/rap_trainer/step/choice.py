@@ -7,32 +7,53 @@ import logging
 import torch
 from rap_contract.graph import FeatureGraph
 from rap_contract.job import RAPJobSpec
+from rap_contract.plan import Plan
 from rap_contract.problem import InvalidDocument, Problem
 
 from rap_trainer.evaluation.evaluator import Evaluator
 from rap_trainer.model.shard import ShardedModel
+from rap_trainer.plan.fits import PlanRefused, refusal
 from rap_trainer.program import Program
 from rap_trainer.step.runtime import EagerRuntime, Runtime
 from rap_trainer.step.stages import training_stages
+from rap_trainer.step.windows import StepWindows
 from rap_trainer.world import World
 
 log = logging.getLogger(__name__)
 
 
 def choose_runtime(
-    spec: RAPJobSpec, graph: FeatureGraph, model: ShardedModel, evaluator: Evaluator, world: World
+    spec: RAPJobSpec,
+    graph: FeatureGraph,
+    model: ShardedModel,
+    evaluator: Evaluator,
+    world: World,
+    *,
+    plan: Plan | None = None,
 ) -> tuple[Runtime, str]:
-    """The runtime and its name: captured where it is wanted and can be, eager otherwise, with the reason in the log."""
+    """The runtime and its name: captured where it is wanted and can be, eager otherwise, with the reason in the log.
+
+    `plan` is run from the first step on; one that does not fit is left out, with the reason in the log.
+    """
     wanted, on_gpu = spec.trainer.runtime, world.device.type == "cuda"
     if on_gpu:
         torch.backends.cuda.matmul.allow_tf32 = spec.trainer.precision != "fp32"
     if on_gpu and wanted != "eager":
         from rap_trainer.captured.assemble import CannotCapture  # Triton, and only for GPUs
-        from rap_trainer.captured.runtime import CapturedRuntime
+        from rap_trainer.captured.runtime import CapturedRuntime, Tuning
+        from rap_trainer.captured.schedule import schedule_of
 
         size, precision = spec.trainer.batch_size_per_gpu, spec.trainer.precision
         try:
-            captured = CapturedRuntime(model, graph, world, batch_size=size, evaluator=evaluator, precision=precision)
+            captured = CapturedRuntime(
+                model,
+                graph,
+                world,
+                batch_size=size,
+                evaluator=evaluator,
+                precision=precision,
+                tuning=Tuning(schedule=None if plan is None or plan.owned else schedule_of(plan)),
+            )
         except (CannotCapture, ValueError) as reason:  # ValueError: the fused kernels have no form of a feature
             if wanted == "captured":
                 problem = Problem(
@@ -41,7 +62,7 @@ def choose_runtime(
                 raise InvalidDocument([problem]) from reason
             log.info("eager runtime: %s", reason)
         else:
-            return captured, "captured"
+            return _under(plan, captured, world), "captured"
     stages = training_stages(
         model,
         Program(graph).run,
@@ -50,4 +71,23 @@ def choose_runtime(
         device=world.device,
         precision=spec.trainer.precision,
     )
-    return EagerRuntime(stages, device=world.device), "eager"
+    eager = EagerRuntime(
+        stages,
+        device=world.device,
+        windows=StepWindows(model.module),
+        refusal=lambda plan: refusal(plan, graph, num_ranks=world.size),
+    )
+    return _under(plan, eager, world), "eager"
+
+
+def _under(plan: Plan | None, runtime: Runtime, world: World) -> Runtime:
+    """The runtime under the plan, if it takes it: training without a plan is better than no training."""
+    if plan is not None:
+        try:
+            runtime.prepare_plan(plan)
+        except PlanRefused as reason:
+            if world.rank == 0:
+                log.warning("plan %s is not run: %s", plan.hash, reason)
+        else:
+            runtime.switch_plan()
+    return runtime

@@ -114,6 +114,9 @@ class Loop:
                 raw_shares = decision.shares
             upcoming = self._prepare(raw_shares)
             self._train(self._pending)
+            if upcoming is not None and upcoming.error is not None:
+                self._fail(upcoming.error)
+                upcoming = None
             sound = not decision.report or self._report()
             if decision.checkpoint and sound:
                 self._save(positions)

@@ -35,6 +35,8 @@ class StepState:
     """Sum of the losses of this rank's rows; detached."""
     ready: torch.cuda.Event | None = None
     """The side stream's work is done."""
+    error: Exception | None = None
+    """Why it could not be preprocessed beside the step before; it is not trained then."""
     positions: Positions | None = None
     """Of the source after these rows; known only when a ledger is kept."""
 

@@ -1,0 +1,55 @@
+"""Whether a plan is one for this attempt, with the reason if not. Pure; the runtimes ask before they take a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rap_contract.graph import FeatureGraph
+from rap_contract.plan import Plan
+from rap_contract.windows import INLINE
+
+
+class PlanRefused(ValueError):
+    """A runtime cannot run a plan; the one it has stays in force. The message says why and what to do."""
+
+
+def refusal(plan: Plan, graph: FeatureGraph, *, num_ranks: int) -> str | None:
+    """Why the plan is not of this job on so many ranks; None if it is."""
+    if plan.num_ranks != num_ranks:
+        return f"the plan is for {plan.num_ranks} ranks, this attempt has {num_ranks}; plan again with `rap plan`"
+    mine, theirs = {feature.name for feature in graph.features}, set(plan.mapping)
+    if mine != theirs:
+        missing, unknown = sorted(mine - theirs), sorted(theirs - mine)
+        what = (
+            f"does not place feature {missing[0]}" if missing else f"places feature {unknown[0]}, which does not exist"
+        )
+        return f"the plan {what} ({len(missing)} missing, {len(unknown)} unknown); plan again with `rap plan`"
+    if plan.owned:
+        return (
+            f"the plan preprocesses {len(plan.owned)} features on their tables' owners, first {plan.owned[0]}; the runtimes "
+            "preprocess every feature on its own rows: plan again without --table-owner"
+        )
+    return None
+
+
+def kernel_refusal(plan: Plan, kernels: Sequence[tuple[str, Sequence[str]]]) -> str | None:
+    """Why the plan's launches are not the program's (stage and features of each, in order); None if they are."""
+    if len(plan.kernels) != len(kernels):
+        return (
+            f"the plan places {len(plan.kernels)} launches, the program has {len(kernels)}; plan again with `rap plan`"
+        )
+    for (stage, features), theirs in zip(kernels, plan.kernels, strict=True):
+        if (stage, set(features)) != (theirs.stage, set(theirs.features)):
+            return (
+                f"launch {theirs.launch} is {theirs.stage} of {len(theirs.features)} features in the plan, "
+                f"{stage} of {len(features)} in the program; plan again with `rap plan`"
+            )
+    return None
+
+
+def busiest_window(plan: Plan) -> str:
+    """The window with most of the plan's work: where a runtime that preprocesses in one piece puts that piece."""
+    seconds: dict[str, float] = {}
+    for placed, cost in zip(plan.schedule, plan.prediction.kernels, strict=True):
+        seconds[placed.window] = seconds.get(placed.window, 0.0) + cost.solo_seconds
+    return max(seconds, key=lambda window: seconds[window], default=INLINE)
