@@ -255,6 +255,8 @@ class Replans(StatusModel):
     """The last plan that proved itself."""
     baseline: Baseline | None = None
     """What drift is counted from; none before the first full window."""
+    num_ranks: int | None = None
+    """Ranks the plan in force is for."""
     fired: Annotated[list[str], Field(max_length=16)] = []
     """Triggers that have led to a search and have not calmed down since."""
     searched_at: Time | None = None

@@ -1,0 +1,1 @@
+"""Replanning: measurements of a running job change its plan. Observe (`reader`), decide (`decide`, pure), apply (`apply`)."""

@@ -1,0 +1,206 @@
+"""From readings to a full window, or to the reason why there is none. Pure.
+
+Full means: readings of one attempt and one plan over the whole length, without a hole, after stabilisation; counters
+only rise; every number is finite. Anything else is said and nothing is decided.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+
+from rap_contract.operations import Replanning
+from rap_contract.status import Baseline, Load
+
+from rap_operator.replanning.values import RankPage, Reading, Seen, Unusable, Window
+
+MIN_READINGS = 3  # two differences: one could be a fluke of a scrape
+HOLE = 0.5  # of the window: a longer pause between readings is a hole
+STALE_S = 90.0  # three scrapes at the default interval
+
+
+def reduced(policy: Replanning, seen: Seen, *, plan: str | None, since_s: float | None) -> Window | Unusable:
+    """The newest full window.
+
+    `plan`: the hash the ranks should report; None: whatever they all report. `since_s`: for how long that has been so
+    by the wall clock, where the readings do not tell; None: unknown.
+    """
+    if not seen.readings:
+        return Unusable(reason="NoMetrics", message="no rank's metrics were read yet")
+    newest = seen.readings[-1]
+    trouble = _trouble(newest, seen, policy)
+    if trouble is not None:
+        return trouble
+    reported = reported_plan(newest)
+    if reported is None or (plan is not None and reported != plan):
+        hashes = sorted({page.plan or "the default" for page in newest.pages})
+        return Unusable(reason="OtherPlan", message=f"ranks report {', '.join(hashes)}, expected {plan or 'one plan'}")
+    alike, is_all = _alike(seen.readings, reported)
+    began_s = alike[0].at_s if not is_all or since_s is None else min(alike[0].at_s, seen.now_s - since_s)
+    stable_s = began_s + policy.stabilization_seconds
+    left_s = stable_s + policy.window_seconds - newest.at_s
+    if newest.at_s < stable_s:
+        return Unusable(reason="Stabilizing", message="measurements right after a start or a switch", wait_s=left_s)
+    begin_s = max(newest.at_s - policy.window_seconds - _step(alike), stable_s)
+    inside = [reading for reading in alike if reading.at_s >= begin_s]
+    while len(inside) > MIN_READINGS and newest.at_s - inside[1].at_s >= policy.window_seconds:
+        inside.pop(0)
+    if not _is_full(inside, policy):
+        wait_s = max(left_s, policy.window_seconds / 8)
+        message = f"no {policy.window_seconds} s of readings without a hole yet"
+        return Unusable(reason="WindowNotFull", message=message, wait_s=wait_s)
+    return _reduce(inside, stall_from=_before(seen.readings, alike[0]))
+
+
+def reported_plan(reading: Reading) -> str | None:
+    """The hash that all ranks of a reading report; None if they differ or one says nothing."""
+    hashes = {page.plan for page in reading.pages}
+    return hashes.pop() if len(hashes) == 1 else None
+
+
+def is_complete(reading: Reading) -> bool:
+    """Whether every rank that was asked has answered."""
+    return not reading.error and bool(reading.pages) and len(reading.pages) == reading.num_asked
+
+
+def _before(readings: Sequence[Reading], first: Reading) -> Reading:
+    """The reading before the first one of a plan: what the switch cost lies between them."""
+    for early, late in pairwise(readings):
+        if late is first and is_complete(early) and early.pages[0].attempt == first.pages[0].attempt:
+            return early
+    return first
+
+
+def _trouble(newest: Reading, seen: Seen, policy: Replanning) -> Unusable | None:
+    age_s = seen.now_s - newest.at_s
+    if age_s > max(STALE_S, policy.window_seconds * HOLE) or age_s < 0:
+        return Unusable(reason="MetricsStale", message=f"the newest reading is {age_s:.0f} s old")
+    if not newest.pages:
+        return Unusable(reason="NoMetrics", message=newest.error or "no rank answered")
+    if not is_complete(newest):
+        message = f"{len(newest.pages)} of {newest.num_asked} ranks answered: {newest.error}"
+        return Unusable(reason="MetricsPartial", message=message)
+    for page in newest.pages:
+        if page.attempt != seen.attempt:
+            message = f"rank {page.rank} reports attempt {page.attempt}, attempt {seen.attempt} runs"
+            return Unusable(reason="MetricsStale", message=message)
+        wrong = _wrong(page)
+        if wrong:
+            return Unusable(reason="MetricsInvalid", message=f"rank {page.rank}: {wrong}")
+    return None
+
+
+def _wrong(page: RankPage) -> str:
+    needed = {"steps": page.steps, "step time": page.step_seconds, "exposed time": page.exposed_seconds}
+    for name, value in needed.items():
+        if value is None:
+            return f"no {name}"
+    numbers = {**needed, "lag": page.lag_s, "predicted step": page.predicted_seconds}
+    numbers |= {f"list length of {name}": value for name, value in page.lists.items()}
+    numbers |= {f"null share of {name}": value for name, value in page.nulls.items()}
+    numbers |= {f"capacity of {name}": value for name, value in page.capacity.items()}
+    for name, value in numbers.items():
+        if value is not None and not (math.isfinite(value) and value >= 0):
+            return f"{name} is {value}"
+    return ""
+
+
+def _alike(readings: Sequence[Reading], plan: str) -> tuple[list[Reading], bool]:
+    """The newest complete readings of one plan and attempt, and whether nothing else was ever seen before them."""
+    attempt = readings[-1].pages[0].attempt
+    found: list[Reading] = []
+    for reading in reversed(readings):
+        if not is_complete(reading):
+            continue
+        if reported_plan(reading) != plan or any(page.attempt != attempt for page in reading.pages):
+            return found[::-1], False
+        if any(_wrong(page) for page in reading.pages):
+            return found[::-1], False
+        found.append(reading)
+    return found[::-1], True
+
+
+def _step(readings: Sequence[Reading]) -> float:
+    """Mean time between readings: how far a window's first reading may lie before its begin."""
+    if len(readings) < 2:
+        return 0.0
+    return (readings[-1].at_s - readings[0].at_s) / (len(readings) - 1)
+
+
+def _is_full(inside: Sequence[Reading], policy: Replanning) -> bool:
+    if len(inside) < MIN_READINGS or inside[-1].at_s - inside[0].at_s < policy.window_seconds:
+        return False
+    gaps = [late.at_s - early.at_s for early, late in pairwise(inside)]
+    return max(gaps) <= policy.window_seconds * HOLE and min(gaps) >= 0
+
+
+def _reduce(inside: Sequence[Reading], *, stall_from: Reading) -> Window | Unusable:
+    first, last = inside[0], inside[-1]
+    steps, seconds, exposed = [], [], []
+    for early, late in zip(first.pages, last.pages, strict=False):
+        num = _rise(early.steps, late.steps)
+        took, waited = _rise(early.step_seconds, late.step_seconds), _rise(early.exposed_seconds, late.exposed_seconds)
+        if num is None or took is None or waited is None or early.rank != late.rank:
+            return Unusable(reason="MetricsInvalid", message=f"a counter of rank {late.rank} fell")
+        steps.append(num)
+        seconds.append(took)
+        exposed.append(waited)
+    if not steps or min(steps) < 1 or min(seconds) <= 0:
+        return Unusable(reason="WindowNotFull", message="no step was made in it")
+    step_s = max(took / num for took, num in zip(seconds, steps, strict=True))
+    exposed_ratio = max(waited / took for waited, took in zip(exposed, seconds, strict=True))
+    predicted = last.pages[0].predicted_seconds
+    ratio = step_s / predicted if predicted else None
+    stall = max(
+        ((late.stall_seconds or 0.0) - (early.stall_seconds or 0.0))
+        for early, late in zip(stall_from.pages, last.pages, strict=False)
+    )
+    return Window(
+        seconds=last.at_s - first.at_s,
+        num_readings=len(inside),
+        step_seconds=step_s,
+        exposed_ratio=min(exposed_ratio, 1.0),
+        stall_seconds=max(stall, 0.0),
+        prediction_ratio=ratio,
+        lag_s=_mean([page.lag_s for reading in inside for page in reading.pages]),
+        freshness_s=_mean([page.freshness_s for reading in inside for page in reading.pages]),
+        busy_ratio=_mean([page.busy_ratio for reading in inside for page in reading.pages]),
+        measured=Baseline(
+            workload=_workload(inside), capacity=_means(inside, lambda page: page.capacity), prediction_ratio=ratio
+        ),
+    )
+
+
+def _rise(early: float | None, late: float | None) -> float | None:
+    if early is None or late is None or late < early:
+        return None
+    return late - early
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    return sum(known) / len(known) if known else None
+
+
+def _means(readings: Sequence[Reading], part: Callable[[RankPage], Mapping[str, float]]) -> dict[str, float]:
+    found: dict[str, list[float]] = {}
+    for reading in readings:
+        for page in reading.pages:
+            for name, value in part(page).items():
+                found.setdefault(name, []).append(value)
+    return {name: sum(values) / len(values) for name, values in found.items()}
+
+
+def _workload(readings: Sequence[Reading]) -> dict[str, Load]:
+    lists = _means(readings, lambda page: page.lists)
+    nulls = _means(readings, lambda page: page.nulls)
+    return {
+        name: Load(mean_list_length=_short(lists.get(name)), null_ratio=_short(nulls.get(name)))
+        for name in dict.fromkeys((*lists, *nulls))
+    }
+
+
+def _short(value: float | None) -> float | None:
+    """Four digits: the rest is noise, and would make every status another one."""
+    return None if value is None else float(f"{value:.4g}")
