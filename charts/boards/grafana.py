@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 from grafana_foundation_sdk.builders import bargauge, common, dashboard, prometheus, stat, timeseries
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
@@ -59,13 +60,17 @@ def _variable(variable: Variable) -> dashboard.QueryVariable:
     )
 
 
-def _panel(panel: Panel) -> stat.Panel | bargauge.Panel | timeseries.Panel:
-    made = {
+_Made = stat.Panel | bargauge.Panel | timeseries.Panel
+
+
+def _panel(panel: Panel) -> _Made:
+    forms: dict[Form, Callable[[], _Made]] = {
         Form.STAT: _stat,
         Form.BARS: _bars,
         Form.SERIES: _series,
         Form.STACKED: _stacked,
-    }[panel.form]()
+    }
+    made = forms[panel.form]()
     made = made.title(panel.title).description(panel.about).datasource(_SOURCE).unit(panel.unit.value)
     made = made.span(panel.width).height(panel.height)
     if panel.thresholds:

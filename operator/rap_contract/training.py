@@ -141,6 +141,8 @@ class Trainer(Model):
     """Train a partial batch when no full one has come for so long."""
     metrics_port: int = Field(default=9400, ge=0, le=65_472)
     """Port of Prometheus metrics of a node's first rank, its next ranks' follow; 0 serves none."""
+    metrics_secret_name: str | None = Field(default=None, max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")
+    """Secret with `tls.crt` and `tls.key`, and `token` if readers must send one: metrics over HTTPS."""
     pod_template: dict[str, Any] = {}
     """Merged into the pods' template (strategic merge)."""
 

@@ -17,6 +17,7 @@ from pathlib import Path
 import kubernetes.client
 import kubernetes.config
 import prometheus_client
+from rap_contract.guarded_http import Access
 
 from rap_operator import logs
 from rap_operator.api import KubernetesApi
@@ -25,7 +26,7 @@ from rap_operator.exposition import Exposition
 from rap_operator.health import HealthServer, standing_still
 from rap_operator.lease import LeaseLock
 from rap_operator.policy import Limits
-from rap_operator.scrape import Scraper
+from rap_operator.scrape import Scraper, http_fetch
 from rap_operator.targets import targets
 
 LOG = logging.getLogger(__name__)
@@ -36,6 +37,10 @@ EXIT_LEASE_LOST = 1
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs until SIGTERM (0) or until the lease is lost (1)."""
     options = parser().parse_args(arguments)
+    try:
+        _access(options)
+    except ValueError as error:
+        parser().error(f"--metrics-...: {error}")
     logs.configure(options.log_level)
     prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]  # they double the series
     stopping = threading.Event()
@@ -50,6 +55,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--namespaces", default="", help="comma-separated; default: all")
     made.add_argument("--workers", type=int, default=4, help="passes at a time")
     made.add_argument("--metrics-port", type=int, default=8080, help="/metrics, /healthz and /readyz; 0: any free one")
+    made.add_argument("--metrics-tls-cert", type=Path, default=None, help="serve that port over HTTPS: certificate")
+    made.add_argument("--metrics-tls-key", type=Path, default=None, help="and its key")
+    made.add_argument("--metrics-token-file", type=Path, default=None, help="readers of /metrics must send this token")
     made.add_argument("--kubeconfig", default=None, help="default: the pod's service account, else ~/.kube/config")
     made.add_argument("--kube-api-qps", type=float, default=400.0, help="requests a second, watches apart")
     made.add_argument("--lease-name", default="rap-operator", help="Lease for the election of a leader")
@@ -59,6 +67,8 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--force-delete-after-seconds", type=float, default=Limits.force_after_s)
     made.add_argument("--rollback-after-seconds", type=float, default=Limits.rollback_after_s)
     made.add_argument("--scrape-interval-seconds", type=float, default=30.0, help="0: read no trainer's metrics")
+    made.add_argument("--scrape-ca-file", type=Path, default=None, help="certificates of trainers that serve HTTPS")
+    made.add_argument("--scrape-token-file", type=Path, default=None, help="token sent to trainers that serve HTTPS")
     made.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
     return made
 
@@ -73,7 +83,8 @@ def run(options: argparse.Namespace, stopping: threading.Event) -> int:
         qps=options.kube_api_qps,
     )
     limits = Limits(force_after_s=options.force_delete_after_seconds, rollback_after_s=options.rollback_after_seconds)
-    scraper = Scraper(lambda: targets(controller.cache), lambda key: controller.queue.add(key))
+    fetch = http_fetch(ca_file=options.scrape_ca_file, token_file=options.scrape_token_file)
+    scraper = Scraper(lambda: targets(controller.cache), lambda key: controller.queue.add(key), fetch=fetch)
     controller = Controller(api, namespaces=namespaces, limits=limits, telemetry_of=scraper.telemetry_of)
     exposition = Exposition(controller, version=_version())
     api.calls = exposition.request
@@ -100,6 +111,7 @@ def run(options: argparse.Namespace, stopping: threading.Event) -> int:
         healthy=healthy,
         ready=lambda: "" if not is_leading.is_set() or controller.is_synced else "the first lists are not in yet",
         page=exposition.page,
+        access=_access(options),
     )
     health.start()
     LOG.info("health and metrics on port %d", health.port)
@@ -130,6 +142,12 @@ def _client(options: argparse.Namespace) -> kubernetes.client.ApiClient:
     configuration.connection_pool_maxsize = 64
     configuration.keep_alive = True
     return kubernetes.client.ApiClient(configuration)
+
+
+def _access(options: argparse.Namespace) -> Access:
+    return Access(
+        certificate=options.metrics_tls_cert, key=options.metrics_tls_key, token_file=options.metrics_token_file
+    )
 
 
 def _own_namespace() -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable, Mapping
+
+from rap_contract.guarded_http import Access, Page, PageServer
 
 from rap_operator.controller import Controller
 
@@ -29,37 +29,30 @@ def standing_still(
 
 
 class HealthServer:
-    """Serves the three paths on a port of all addresses."""
+    """Serves the three paths on a port of all addresses; only /metrics asks for a token, if there is one."""
 
-    def __init__(self, port: int, *, healthy: Check, ready: Check, page: Callable[[], bytes]) -> None:
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                if self.path == "/metrics":
-                    self._answer(200, page())
-                elif self.path in ("/healthz", "/readyz"):
-                    trouble = healthy() if self.path == "/healthz" else ready()
-                    self._answer(503 if trouble else 200, f"{trouble or 'ok'}\n".encode())
-                else:
-                    self._answer(404, b"not found\n")
+    def __init__(
+        self, port: int, *, healthy: Check, ready: Check, page: Callable[[], bytes], access: Access | None = None
+    ) -> None:
+        checks = {"/healthz": healthy, "/readyz": ready}
 
-            def _answer(self, status: int, body: bytes) -> None:
-                self.send_response(status)
-                self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
+        def answer(path: str, headers: Mapping[str, str]) -> Page | None:
+            del headers
+            if path == "/metrics":
+                return Page(body=page())
+            if path not in checks:
+                return None
+            trouble = checks[path]()
+            return Page(status=503 if trouble else 200, body=f"{trouble or 'ok'}\n".encode())
 
-            def log_message(self, *args: object) -> None:
-                del args
-
-        self._server = ThreadingHTTPServer(("", port), Handler)
-        self.port = self._server.server_address[1]
+        guarded = frozenset({"/metrics"})
+        self._server = PageServer("", port, answer, access=access or Access(), guarded=guarded)
+        self.port = self._server.port
 
     def start(self) -> None:
         """Serves from a thread of its own."""
-        threading.Thread(target=self._server.serve_forever, name="health", daemon=True).start()
+        self._server.start()
 
     def stop(self) -> None:
         """Stops serving."""
-        self._server.shutdown()
-        self._server.server_close()
+        self._server.stop()

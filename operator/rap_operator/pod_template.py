@@ -85,6 +85,8 @@ def _container(subject: Subject, attempt: Attempt, spec: RAPJobSpec) -> Object:
     ]
     if _secret(spec):
         mounts.append({"name": "rap-secrets", "mountPath": pod.SECRET_MOUNT, "readOnly": True})
+    if trainer.metrics_secret_name:
+        mounts.append({"name": "rap-metrics", "mountPath": pod.METRICS_SECRET_MOUNT, "readOnly": True})
     container: Object = {
         "name": pod.CONTAINER,
         "image": trainer.image,
@@ -128,6 +130,8 @@ def _volumes(subject: Subject, attempt: Attempt, spec: RAPJobSpec) -> list[Objec
     secret = _secret(spec)
     if secret:
         volumes.append({"name": "rap-secrets", "secret": {"secretName": secret}})
+    if spec.trainer.metrics_secret_name:
+        volumes.append({"name": "rap-metrics", "secret": {"secretName": spec.trainer.metrics_secret_name}})
     return volumes
 
 

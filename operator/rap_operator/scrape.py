@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import urllib3
 from rap_contract import metrics
@@ -221,12 +222,30 @@ def parse(text: str) -> Values:
     return Values(samples)
 
 
-def http_fetch() -> Fetch:
-    """Reads pages of at most MAX_BYTES in at most a few seconds."""
-    pool = urllib3.PoolManager(num_pools=64, maxsize=1, retries=False)
+def http_fetch(*, ca_file: Path | None = None, token_file: Path | None = None) -> Fetch:
+    """Reads pages of at most MAX_BYTES in at most a few seconds.
+
+    HTTPS pages must come from a server with a certificate of `ca_file`, whatever its name: pods have none that lasts.
+    Only they are sent the token, which is read anew each time.
+    """
+    pool = urllib3.PoolManager(
+        num_pools=64,
+        maxsize=1,
+        retries=False,
+        cert_reqs="CERT_REQUIRED",
+        ca_certs=str(ca_file) if ca_file else None,
+        assert_hostname=False,
+    )
 
     def fetch(url: str) -> str:
-        answer = pool.request("GET", url, timeout=urllib3.Timeout(total=TIMEOUT_S), preload_content=False)
+        headers = {}
+        if url.startswith("https:"):
+            if ca_file is None:
+                raise ValueError("HTTPS metrics need --scrape-ca-file")
+            if token_file is not None:
+                headers["Authorization"] = f"Bearer {token_file.read_text().strip()}"
+        timeout = urllib3.Timeout(total=TIMEOUT_S)
+        answer = pool.request("GET", url, headers=headers, timeout=timeout, preload_content=False, redirect=False)
         try:
             if answer.status != 200:
                 raise ValueError(f"status {answer.status}")

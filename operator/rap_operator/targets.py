@@ -15,7 +15,9 @@ def targets(cache: Cache) -> Iterator[Target]:
     for view in cache.rapjobs():
         item = view.item
         attempt = ((item.get("status") or {}).get("attempt")) or {}
-        port = ((item.get("spec") or {}).get("trainer") or {}).get("metricsPort", DEFAULT_PORT)
+        trainer = (item.get("spec") or {}).get("trainer") or {}
+        port = trainer.get("metricsPort", DEFAULT_PORT)
+        scheme = "https" if trainer.get("metricsSecretName") else "http"
         if attempt.get("state") != "Created" or not isinstance(port, int) or not port:
             continue
         for pod in cache.pods(view.meta.uid):
@@ -25,6 +27,6 @@ def targets(cache: Cache) -> Iterator[Target]:
                     key=(view.meta.namespace, view.meta.name),
                     uid=view.meta.uid,
                     attempt=pod.attempt,
-                    url=f"http://{host}:{port}/metrics",
+                    url=f"{scheme}://{host}:{port}/metrics",
                 )
                 break

@@ -22,7 +22,7 @@ from rap_trainer.display import Display, Sink
 from rap_trainer.display.gauges import Gauges
 from rap_trainer.display.history import History
 from rap_trainer.display.metric_store import MetricStore
-from rap_trainer.display.metrics_server import MetricsServer
+from rap_trainer.display.metrics_server import MetricsServer, access_of
 from rap_trainer.display.report import REPORT_NAME, Report
 from rap_trainer.display.terminal import Form, terminal
 from rap_trainer.jobfile import load_job
@@ -65,7 +65,8 @@ def _run(job: RAPJob, form: Form) -> tuple[int, str]:
     port = job.spec.trainer.metrics_port
     store = MetricStore(TRAINER)
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))  # ranks of one pod share its address
-    server = MetricsServer(store, port=port + local_rank if port else 0)
+    access = access_of(job.spec.trainer.metrics_secret_name if port else None)
+    server = MetricsServer(store, port=port + local_rank if port else 0, access=access)
     from rap_trainer.program.host_memory import keep_freed_memory
     from rap_trainer.train import train  # TorchRec: slow to import, and not needed to refuse a job
 

@@ -1,11 +1,17 @@
-"""Serves a rank's metrics over HTTP for Prometheus, from a daemon thread. Plain HTTP, no authentication."""
+"""Serves a rank's metrics for Prometheus from a daemon thread: over HTTP, or HTTPS and to holders of a token."""
 
 from __future__ import annotations
 
 import errno
+import os
 import time
+from collections.abc import Mapping
+from pathlib import Path
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+from rap_contract.guarded_http import Access, Page, PageServer
+from rap_contract.pod import ENV_METRICS_SECRET, METRICS_SECRET_MOUNT
 from rap_contract.problem import InvalidDocument, Problem
 
 from rap_trainer.display.metric_store import MetricStore
@@ -29,16 +35,25 @@ class MetricsServer:
         port: int,
         address: str = "0.0.0.0",  # noqa: S104  # Prometheus and the operator scrape from outside
         patience_s: float = PATIENCE_S,
+        access: Access | None = None,
     ) -> None:
-        self._server = None
+        self._server: PageServer | None = None
         if port == 0:
             return
         registry = CollectorRegistry(auto_describe=False)
         registry.register(store)
+
+        def page(path: str, headers: Mapping[str, str]) -> Page | None:
+            if path not in ("/", "/metrics"):
+                return None
+            encode, content_type = choose_encoder(headers.get("Accept", ""))
+            return Page(body=encode(registry), content_type=content_type)
+
+        guarded = frozenset({"/", "/metrics"})
         deadline_s = time.monotonic() + patience_s
         while self._server is None:
             try:
-                self._server, self._thread = start_http_server(port, addr=address, registry=registry)
+                self._server = PageServer(address, port, page, access=access or Access(), guarded=guarded)
             except OverflowError:
                 hint = "the ports of the ranks follow each other up to 65535"
                 raise _port_problem(port, "is no port", hint) from None
@@ -50,15 +65,34 @@ class MetricsServer:
                 if time.monotonic() >= deadline_s:
                     raise _port_problem(port, "is taken by another process", "") from None
                 time.sleep(_RETRY_S)
+            except ValueError as error:
+                raise _secret_problem(str(error)) from None
+        self._server.start()
 
     def close(self) -> None:
         """Frees the port; idempotent."""
         if self._server is None:
             return
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        self._server.stop()
         self._server = None
+
+
+def access_of(secret_name: str | None) -> Access:
+    """How `trainer.metricsSecretName` wants the metrics served. Raises InvalidDocument if its files are not there."""
+    if secret_name is None:
+        return Access()
+    try:
+        return Access.of_folder(Path(os.environ.get(ENV_METRICS_SECRET, METRICS_SECRET_MOUNT)))
+    except ValueError as error:
+        raise _secret_problem(str(error)) from None
+
+
+def _secret_problem(message: str) -> InvalidDocument:
+    hint = (
+        "the Secret needs tls.crt and tls.key, PEM; in a pod the operator mounts it, elsewhere put the files into "
+        f"a folder and name it in ${ENV_METRICS_SECRET}"
+    )
+    return InvalidDocument([Problem(path=("spec", "trainer", "metricsSecretName"), message=message, hint=hint)])
 
 
 def _port_problem(port: int, what: str, hint: str) -> InvalidDocument:

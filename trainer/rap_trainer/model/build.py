@@ -6,12 +6,14 @@ The embedding tables stay on the meta device; `shard.py` gives them memory.
 from __future__ import annotations
 
 import importlib
+import os
 import warnings
 from collections.abc import Callable
 from typing import cast
 
 import torch
 from rap_contract.job import RAPJobSpec
+from rap_contract.pod import ENV_MODEL_FACTORIES
 from rap_contract.problem import InvalidDocument, Problem
 from torch import nn
 from torchrec import EmbeddingBagCollection, KeyedJaggedTensor
@@ -61,6 +63,10 @@ def _dlrm(spec: RAPJobSpec, tables: EmbeddingBagCollection, num_dense: int) -> n
 def _from_factory(name: str, spec: RAPJobSpec, tables: EmbeddingBagCollection, num_dense: int) -> nn.Module:
     module_name, _, function_name = name.partition(":")
     place = ("spec", "model", "factory")
+    allowed = os.environ.get(ENV_MODEL_FACTORIES)
+    if allowed is not None and not _is_allowed(name, allowed):
+        hint = f"${ENV_MODEL_FACTORIES} lists what this trainer may import: {allowed or 'nothing'}"
+        raise _invalid(place, f"{name!r} is not allowed here", hint)  # before the import, which already runs its code
     try:
         factory = cast(Factory, getattr(importlib.import_module(module_name), function_name))
     except ImportError as error:
@@ -74,6 +80,11 @@ def _from_factory(name: str, spec: RAPJobSpec, tables: EmbeddingBagCollection, n
     if not any(module is tables for module in model.modules()):
         raise _invalid(place, f"the model of {name} does not hold the tables", "keep the collection it is given")
     return model
+
+
+def _is_allowed(name: str, allowed: str) -> bool:
+    patterns = [pattern.strip() for pattern in allowed.split(",")]
+    return any(name.startswith(p[:-1]) if p.endswith("*") else name == p for p in patterns)
 
 
 def _invalid(path: tuple[str, ...], message: str, hint: str) -> InvalidDocument:
