@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import json
+import sys
+from collections.abc import Sequence
 
 import pytest
 import torch
 from rap_trainer import cli
+from rap_trainer.bench import command
 from rap_trainer.bench.cases import DEFAULT_CASES, add_options
-from rap_trainer.bench.command import combinations, rank_arguments
+from rap_trainer.bench.command import gpu_counts, rank_command
+from rap_trainer.bench.measure import Effort
 from rap_trainer.bench.report import table
 from rap_trainer.bench.run import options
 from rap_trainer.bench.timing import Kernel, totals_by_name, union_us
+from rap_trainer.bench.units import Unit, from_argument, remaining, to_argument, units_of
 from rap_trainer.captured.schedule import Window
 
 
@@ -65,14 +71,81 @@ def test_the_report_compares_only_within_a_plan_batch_size_and_number_of_gpus() 
     assert "| loop | 8.000 | 0.400-0.600 | 1,024,000 |  |  |" in second
 
 
-def test_rap_bench_runs_every_combination_and_refuses_gpus_that_are_not_there() -> None:
+def test_rap_bench_runs_on_one_and_all_gpus_and_refuses_those_that_are_not_there() -> None:
+    assert gpu_counts(None, 2) == [1, 2]
+    assert gpu_counts(None, 1) == [1]
+    assert gpu_counts([2], 4) == [2]
+    with pytest.raises(ValueError, match="4 GPUs are wanted, this machine has 2"):
+        gpu_counts([4], 2)
+
+
+def test_the_ranks_are_told_their_units_in_an_order_that_shares_batches() -> None:
+    chosen = options_of("--plan", "0", "2", "--batch", "4096", "--cases", "loop,rap:inline/0+grad_dist/64")
+    units = units_of(chosen.plan, chosen.batch, chosen.cases.split(","))
+    assert [(unit.plan, unit.case) for unit in units] == [
+        (0, "loop"),
+        (0, "rap:inline/0+grad_dist/64"),
+        (2, "loop"),
+        (2, "rap:inline/0+grad_dist/64"),
+    ]
+    started = rank_command(units, 2, chosen)
+    told = options(started[started.index("rap_trainer.bench") + 1 :])
+    assert from_argument(told.units) == units
+    assert remaining(units, [units[1], units[0]]) == units[2:]
+
+
+RANKS = """
+import json, sys
+units, ruin = json.loads(sys.argv[1]), sys.argv[2]
+for plan, batch, case in units:
+    line = {"plan": plan, "batch": batch, "unit": case, "case": case}
+    if case == "hangs":
+        sys.exit(1)
+    if case == "fails":
+        print(json.dumps({**line, "error": "no"}), flush=True)
+        print(json.dumps({**line, "ended": True, "failed": True}), flush=True)
+        sys.exit(1)
+    print("not a line of ours", flush=True)
+    print(json.dumps({**line, "ms": 1.0}), flush=True)
+    print(json.dumps({**line, "ended": True}), flush=True)
+"""
+
+
+def test_a_case_that_ruins_or_kills_its_ranks_costs_no_other_case_its_result(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def start(units: Sequence[Unit], gpus: int, chosen: object, *, until_s: float | None = None) -> list[str]:
+        del chosen, until_s
+        return [sys.executable, "-c", RANKS, to_argument(units), str(gpus)]
+
+    monkeypatch.setattr(command, "rank_command", start)
+    units = units_of([0], [8], ["a", "fails", "b", "hangs", "c"])
+    assert command.run_units(units, 1, argparse.Namespace(), until_s=None)
+    lines = [json.loads(text) for text in capsys.readouterr().out.splitlines()]
+    assert [(line["case"], "ms" in line) for line in lines] == [
+        ("a", True),
+        ("fails", False),
+        ("b", True),
+        ("hangs", False),
+        ("c", True),
+    ]
+    assert lines[3]["error"].startswith("the ranks ended with code 1")
+    assert not command.run_units(units[:1], 1, argparse.Namespace(), until_s=None)
+    assert command.run_units(units[:1], 1, argparse.Namespace(), until_s=0.0), "its time was up before it began"
+
+
+@pytest.mark.parametrize(("step_ms", "steps"), [(1.0, 40), (10.0, 40), (34.0, 11), (120.0, 3), (900.0, 1)])
+def test_slow_steps_are_measured_fewer_times(step_ms: float, steps: int) -> None:
+    effort = Effort(seconds=2.0)
+    assert effort.steps(step_ms) == steps
+    assert 3 <= effort.equal(step_ms) <= 12
+    assert 1 <= effort.profiled(step_ms) <= effort.warm_up(step_ms) <= 8
+
+
+def options_of(*arguments: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     add_options(parser)
-    chosen = parser.parse_args(["--plan", "0", "2", "--batch", "4096", "--cases", "loop"])
-    assert combinations(chosen, 2) == [(0, 4096, 1), (0, 4096, 2), (2, 4096, 1), (2, 4096, 2)]
-    assert options(rank_arguments(chosen, 2, 4096)).plan == 2
-    with pytest.raises(ValueError, match="4 GPUs are wanted, this machine has 2"):
-        combinations(parser.parse_args(["--gpus", "4"]), 2)
+    return parser.parse_args(arguments)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")

@@ -45,24 +45,30 @@ def captured_modules(model: ShardedModel, subject: Subject, world: World) -> Cal
     dlrm.inter_arch.triu_indices = dlrm.inter_arch.triu_indices.to(world.device)
     parameters = [p for part in (dlrm.dense_arch, dlrm.over_arch) for p in part.parameters()]
     optimizer = torch.optim.SGD(parameters, lr=0.1, foreach=True)
+    held = [torch.zeros_like(parameter) for parameter in parameters]
+    for parameter, gradient in zip(parameters, held, strict=True):
+        parameter.grad = gradient
     context = sharded.create_context()
     sharded.input_dist(context, batch.sparse).wait().wait()  # what the output dist must know of the batch
 
     def step() -> None:
-        optimizer.zero_grad(set_to_none=False)
         exchange.send_ids(ids_FB, 0)
         pooled = sharded.compute_and_output_dist(context, inputs.features).wait().to_dict()
-        sparse_BFD = torch.cat([pooled[name] for name in names], 1).view(B, len(names), -1)
+        looked_up = torch.cat([pooled[name] for name in names], 1)
+        leaf = looked_up.detach().requires_grad_()
+        sparse_BFD = leaf.view(B, len(names), -1)
         logits_B = dlrm.over_arch(dlrm.inter_arch(dlrm.dense_arch(batch.dense_BD), sparse_BFD)).squeeze(1)
-        (F.binary_cross_entropy_with_logits(logits_B, batch.labels_B)).backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        loss = F.binary_cross_entropy_with_logits(logits_B, batch.labels_B)
+        # Not loss.backward(): it adds to .grad on the stream the parameters' hooks were made on, which no capture knows.
+        *gradients, of_lookup = torch.autograd.grad(loss, [*parameters, leaf])
+        looked_up.backward(of_lookup)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         if not alone:
-            flat = torch.cat([p.grad.view(-1) for p in parameters if p.grad is not None])
+            flat = torch.cat([gradient.view(-1) for gradient in gradients])
             dist.all_reduce(flat)
             flat /= world.size
             parts = flat.split([p.numel() for p in parameters])  # type: ignore[no-untyped-call]  # torch leaves it untyped
-            torch._foreach_copy_(
-                [p.grad for p in parameters], [x.view_as(p) for x, p in zip(parts, parameters, strict=True)]
-            )
+            gradients = [part.view_as(p) for part, p in zip(parts, parameters, strict=True)]
+        torch._foreach_copy_(held, gradients)
         optimizer.step()
 
     stream = torch.cuda.Stream(world.device)  # type: ignore[no-untyped-call]  # torch leaves it untyped

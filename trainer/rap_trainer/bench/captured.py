@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 from rap_trainer.batch import ModelBatch
+from rap_trainer.bench.blocks import with_blocks
 from rap_trainer.bench.subject import Subject
 from rap_trainer.captured.assemble import Assembly, assemble
 from rap_trainer.captured.capture import CapturedSteps
@@ -103,7 +104,8 @@ class Rap:
             precision=precision,
             tuning=Tuning(exchange=exchange),
         )
-        self._host, self._taken = subject.host, 0
+        self._host = tuple(with_blocks(raw, subject.graph) for raw in subject.host)
+        self._taken = 0
         self.host_s: list[tuple[float, float]] = []
         """Seconds the host worked in `prepare` and in `train`, by step; waiting for a free pinned buffer is not work."""
         self._pending = self._take()

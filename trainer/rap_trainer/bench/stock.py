@@ -18,6 +18,7 @@ from torchrec.streamable import Pipelineable
 from rap_trainer.batch import ModelBatch, RawBatch
 from rap_trainer.bench.subject import Subject
 from rap_trainer.model.shard import ShardedModel
+from rap_trainer.world import World
 
 
 class StockStep:
@@ -48,17 +49,17 @@ def rotate(step: Callable[[Any], torch.Tensor], inputs: tuple[Any, ...]) -> Call
     return one
 
 
-def ideal(model: ShardedModel, subject: Subject, world_size: int) -> Callable[[], torch.Tensor]:
+def ideal(model: ShardedModel, subject: Subject, world: World) -> Callable[[], torch.Tensor]:
     """Inputs ready on the device."""
-    return rotate(StockStep(model, world_size).train, subject.ready)
+    return rotate(StockStep(model, world.size).train, subject.ready)
 
 
-def sequential(model: ShardedModel, subject: Subject, world_size: int) -> Callable[[], torch.Tensor]:
+def sequential(model: ShardedModel, subject: Subject, world: World) -> Callable[[], torch.Tensor]:
     """The plan's ops one by one in PyTorch on the training stream, from raw columns in pinned memory."""
-    step, device = StockStep(model, world_size), subject.device[0].row_ids_B.device
+    step = StockStep(model, world.size)
 
     def one(raw: RawBatch) -> torch.Tensor:
-        moved = raw.map(lambda tensor: tensor.to(device, non_blocking=True))
+        moved = raw.map(lambda tensor: tensor.to(world.device, non_blocking=True))
         return step.train(subject.program.run(moved))
 
     return rotate(one, subject.host)
@@ -121,13 +122,11 @@ class _Update(torch.optim.Optimizer):
         self._model.update()
 
 
-def pipelined_ideal(
-    model: ShardedModel, subject: Subject, world_size: int, device: torch.device
-) -> Callable[[], object]:
+def pipelined_ideal(model: ShardedModel, subject: Subject, world: World) -> Callable[[], object]:
     """TrainPipelineSparseDist on inputs that are ready on the device."""
     wrapped = PipelineModel(model.module)
-    pipeline = TrainPipelineSparseDist(wrapped, _Update(model), device, execute_all_batches=True)
-    batches = [as_pipeline_batch(batch, world_size) for batch in subject.ready]
+    pipeline = TrainPipelineSparseDist(wrapped, _Update(model), world.device, execute_all_batches=True)
+    batches = [as_pipeline_batch(batch, world.size) for batch in subject.ready]
 
     def endless() -> Iterator[PipelineBatch]:
         while True:

@@ -1,4 +1,4 @@
-"""What every baseline shares: a plan's job, its sharded model, and the same raw batches on every rank.
+"""What every baseline shares: a plan's job, its sharded model, and the same raw batches in every case.
 
 Tables keep the plan's rows up to a cap; they are filled on the device, not by the job's slow exact initialiser.
 """
@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from fbgemm_gpu.split_table_batched_embeddings_ops_training import SplitTableBatchedEmbeddingBagsCodegen
 from rap_contract.graph import FeatureGraph, compile_features
 from rap_contract.job import RAPJob
 
@@ -25,6 +26,10 @@ NUM_BATCHES = 4
 """Batches a benchmark rotates through: more than the L2 holds of any plan's inputs."""
 
 
+class Refused(ValueError):
+    """A baseline has no form for a plan; the message says why. Raised on all ranks before anything is enqueued."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Subject:
     """A plan to train, and its data on this rank."""
@@ -39,8 +44,6 @@ class Subject:
     program: Program
     host: tuple[RawBatch, ...]
     """Raw batches in pinned memory."""
-    device: tuple[RawBatch, ...]
-    """The same on the device."""
     ready: tuple[ModelBatch, ...]
     """The same, preprocessed by the eager program: what the ideal trains on."""
 
@@ -53,12 +56,13 @@ def make_subject(plan: int, batch_size: int, world: World, *, max_rows: int | No
     assert graph is not None, problems
     program = Program(graph)
     rows = batch_size * world.size
-    host = tuple(
-        replace(raw_batch(document, batch_size, world.rank, i).map(lambda t: t.pin_memory()), global_rows=rows)
-        for i in range(NUM_BATCHES)
-    )
-    device = tuple(batch.map(lambda t: t.to(world.device)) for batch in host)
-    ready = tuple(program.run(batch) for batch in device)
+    host: list[RawBatch] = []
+    ready: list[ModelBatch] = []
+    for number in range(NUM_BATCHES):
+        seed = 100 * (number + 1) + world.rank
+        on_device = replace(synthetic_batch(document, batch_size, seed=seed, device=world.device), global_rows=rows)
+        ready.append(program.run(on_device))
+        host.append(on_device.map(lambda tensor: tensor.cpu().pin_memory()))
     return Subject(
         plan=plan,
         batch_size=batch_size,
@@ -67,19 +71,13 @@ def make_subject(plan: int, batch_size: int, world: World, *, max_rows: int | No
         job=job,
         graph=graph,
         program=program,
-        host=host,
-        device=device,
-        ready=ready,
+        host=tuple(host),
+        ready=tuple(ready),
     )
 
 
-def raw_batch(document: dict[str, Any], batch_size: int, rank: int, number: int) -> RawBatch:
-    """One of a rank's raw batches, the same in every process."""
-    return synthetic_batch(document, batch_size, seed=100 * (number + 1) + rank)
-
-
 def make_model(subject: Subject, world: World) -> ShardedModel:
-    """The plan's model, sharded; equal at each call."""
+    """The plan's model, sharded; equal at each call. Collective."""
     original = shard.initialise_tables
     shard.initialise_tables = _fill_on_device
     try:
@@ -89,6 +87,30 @@ def make_model(subject: Subject, world: World) -> ShardedModel:
         return shard_model(model, subject.job.spec, world)
     finally:
         shard.initialise_tables = original
+
+
+class HostedModel:
+    """One model for several cases in turn: made once, put back to its first state for each."""
+
+    def __init__(self, subject: Subject, world: World) -> None:
+        self._model = make_model(subject, world)
+        self._seed = subject.job.spec.trainer.seed
+        assert self._model.dense is not None
+        self._dense = [(tensor, tensor.detach().clone()) for tensor in self._model.dense.params.values()]
+
+    def reset(self) -> ShardedModel:
+        """The model as it was first. Plans train densely with SGD, which keeps no state."""
+        self._model.zero_grad()
+        with torch.no_grad():
+            for tensor, first in self._dense:
+                tensor.copy_(first)
+            for module in self._model.module.modules():
+                if isinstance(module, SplitTableBatchedEmbeddingBagsCodegen):
+                    for states in module.split_optimizer_states():
+                        for state in states:
+                            state.zero_()
+        _fill_on_device(self._model.module, seed=self._seed)
+        return self._model
 
 
 def _fill_on_device(module: torch.nn.Module, *, seed: int) -> None:
