@@ -13,6 +13,7 @@ from rap_contract.graph import FeatureGraph, compile_features
 from rap_contract.job import RAPJob, RAPJobSpec
 from rap_contract.training import Evaluation as EvaluationSpec
 from rap_trainer.batch import RawBatch
+from rap_trainer.bench.blocks import with_blocks
 from rap_trainer.captured.assemble import CannotCapture, refusals
 from rap_trainer.captured.runtime import CapturedRuntime, Tuning
 from rap_trainer.captured.schedule import Schedule, Window
@@ -59,8 +60,10 @@ def build(spec: RAPJobSpec, graph: FeatureGraph, world: World) -> ShardedModel:
     return shard_model(build_model(spec, embedding_bag_collection(graph), num_dense=graph.dense_width), spec, world)
 
 
-def batches(document: dict[str, Any], rows: int = ROWS) -> list[RawBatch]:
-    return [synthetic_batch(document, rows, seed=i + 1) for i in range(NUM_BATCHES)]
+def batches(document: dict[str, Any], graph: FeatureGraph, rows: int = ROWS) -> list[RawBatch]:
+    """Every other one in blocks, as sources deliver them where every list has one element."""
+    raws = [synthetic_batch(document, rows, seed=i + 1) for i in range(NUM_BATCHES)]
+    return [with_blocks(raw, graph) if i % 2 else raw for i, raw in enumerate(raws)]
 
 
 class Trainee:
@@ -110,7 +113,7 @@ def test_two_hundred_losses_and_scores_equal_the_eager_runtimes(world: World, de
     becomes a whole step there (Adagrad's first steps are such too); 200 steps on six batches amplify everything.
     Measured on an H200, relative gaps within 20 steps: sgd 3e-5, momentum 1e-4, adagrad 3e-3, adam 1e-3, adamw 2e-3."""
     document, spec, graph = job(dense=DENSE[dense])
-    raws = (batches(document) * 34)[:200]
+    raws = (batches(document, graph) * 34)[:200]
     evaluators = [Evaluator(EvaluationSpec(window_rows=10**6), world.device) for _ in range(2)]
     expected = eager(build(spec, graph, world), graph, evaluators[0], world).losses(raws)
     mine = captured(build(spec, graph, world), graph, evaluators[1], world)
@@ -127,7 +130,7 @@ def test_two_hundred_losses_and_scores_equal_the_eager_runtimes(world: World, de
 
 def test_partial_batches_and_late_arrivals_train_as_in_the_eager_runtime(world: World) -> None:
     document, spec, graph = job()
-    raws = batches(document)
+    raws = batches(document, graph)
     raws[2:4] = [synthetic_batch(document, 77, seed=50), synthetic_batch(document, 1, seed=51)]
     evaluators = [Evaluator(EvaluationSpec(window_rows=10**6), world.device) for _ in range(2)]
     reference, mine = build(spec, graph, world), build(spec, graph, world)
@@ -141,7 +144,7 @@ def test_partial_batches_and_late_arrivals_train_as_in_the_eager_runtime(world: 
 
 def test_every_window_gives_the_same_losses_bit_for_bit(world: World) -> None:
     document, spec, graph = job()
-    raws = batches(document)
+    raws = batches(document, graph)
     found = {}
     for window in Window:
         model = build(spec, graph, world)
@@ -154,7 +157,7 @@ def test_every_window_gives_the_same_losses_bit_for_bit(world: World) -> None:
 
 def test_sorting_ids_before_the_gradients_arrive_changes_no_bit(world: World) -> None:
     document, spec, graph = job()
-    raws = batches(document) * 3
+    raws = batches(document, graph) * 3
     found = []
     for sort_early in (False, True):
         model = build(spec, graph, world)
@@ -169,7 +172,7 @@ def test_sorting_ids_before_the_gradients_arrive_changes_no_bit(world: World) ->
 
 def test_twenty_plan_switches_change_no_loss_and_keep_no_memory(world: World) -> None:
     document, spec, graph = job()
-    raws = batches(document) * 4
+    raws = batches(document, graph) * 4
     still = captured(build(spec, graph, world), graph, None, world)
     expected = still.losses(raws[:20])
     still.runtime.close()
@@ -192,11 +195,12 @@ def test_twenty_plan_switches_change_no_loss_and_keep_no_memory(world: World) ->
 
 def test_a_list_column_that_outgrows_its_room_is_captured_again_not_cut(world: World) -> None:
     document, spec, graph = job()
-    raws = batches(document)
+    raws = batches(document, graph)
     column = raws[3].columns["cat_4"]
     assert column.lengths_B is not None
     twice = replace(column, values_N=column.values_N.repeat_interleave(2), nulls_N=None, lengths_B=column.lengths_B * 2)
-    raws[3] = replace(raws[3], columns={**raws[3].columns, "cat_4": twice})
+    changed = replace(raws[3], columns={**raws[3].columns, "cat_4": twice}, blocks=())
+    raws[3] = with_blocks(changed, graph)
     evaluator = Evaluator(EvaluationSpec(), world.device)
     expected = eager(build(spec, graph, world), graph, evaluator, world).losses(raws)
     trainee = captured(build(spec, graph, world), graph, None, world)
@@ -206,7 +210,7 @@ def test_a_list_column_that_outgrows_its_room_is_captured_again_not_cut(world: W
 
 def test_state_goes_from_runtime_to_runtime_both_ways(world: World) -> None:
     document, spec, graph = job(dense={"adam": {"lr": 0.001}})
-    raws = batches(document)
+    raws = batches(document, graph)
     evaluator = Evaluator(EvaluationSpec(), world.device)
     expected = eager(build(spec, graph, world), graph, evaluator, world).losses(raws * 3)
     model = build(spec, graph, world)
@@ -231,7 +235,7 @@ def test_table_optimizers_that_a_graph_would_bake_are_refused_with_the_reason(wo
 def test_the_host_needs_little_time(world: World) -> None:
     """Not a benchmark: a host that waits for the GPU anywhere in a step shows as milliseconds."""
     document, spec, graph = job()
-    raws = batches(document)
+    raws = batches(document, graph)
     trainee = captured(build(spec, graph, world), graph, None, world)
     trainee.losses(raws)
     torch.cuda.set_sync_debug_mode("error")

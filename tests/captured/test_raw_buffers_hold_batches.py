@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import cache
 from itertools import pairwise
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from rap_contract.graph import FeatureGraph, compile_features
 from rap_contract.job import RAPJob
 from rap_trainer.batch import RawBatch
-from rap_trainer.captured.raw import Overflow, RawBuffer, RawLayout, raw_layout
+from rap_trainer.bench.blocks import with_blocks
+from rap_trainer.captured.raw import Overflow, RawBuffer
+from rap_trainer.captured.raw_layout import RawLayout, raw_layout
 from rap_trainer.plans import plan_job, synthetic_batch
 from rap_trainer.program import Program
 
@@ -19,11 +24,16 @@ CPU = torch.device("cpu")
 DOCUMENT = plan_job(0, max_rows=100, dim=8)
 
 
-@pytest.fixture(scope="module")
+@cache
+def compiled() -> FeatureGraph:
+    graph, problems = compile_features(RAPJob.model_validate(DOCUMENT).spec)
+    assert graph is not None, problems
+    return graph
+
+
+@pytest.fixture
 def graph() -> FeatureGraph:
-    compiled, problems = compile_features(RAPJob.model_validate(DOCUMENT).spec)
-    assert compiled is not None, problems
-    return compiled
+    return compiled()
 
 
 @pytest.fixture
@@ -37,17 +47,28 @@ def raw(rows: int, seed: int = 1) -> RawBatch:
 
 def test_parts_are_aligned_and_disjoint(layout: RawLayout) -> None:
     parts = sorted(layout.parts, key=lambda part: part.start)
-    assert all(part.start % 256 == 0 for part in parts)
+    assert all(part.start % 16 == 0 for part in parts)
     assert all(a.end <= b.start for a, b in pairwise(parts))
     assert parts[-1].end <= layout.num_bytes
 
 
+def test_columns_of_one_type_lie_side_by_side_as_sources_deliver_them(graph: FeatureGraph, layout: RawLayout) -> None:
+    blocks = with_blocks(raw(32), graph).blocks
+    runs = [(run.field, run.columns) for run in layout.runs if run.field == "values"]
+    assert runs == [(block.field, block.names) for block in blocks if block.field == "values"]
+    assert layout.moving_bytes < layout.num_bytes
+
+
+@pytest.mark.parametrize("blocks", [False, True], ids=["columns", "blocks"])
 @pytest.mark.parametrize("threads", [False, True], ids=["one-thread", "packers"])
-def test_a_packed_batch_preprocesses_as_the_batch_itself(graph: FeatureGraph, layout: RawLayout, threads: bool) -> None:
+def test_a_packed_batch_preprocesses_as_the_batch_itself(
+    graph: FeatureGraph, layout: RawLayout, threads: bool, blocks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rap_trainer.captured.raw.SHARED_BYTES", 0)
     buffer, batch, program = RawBuffer(layout, CPU), raw(32), Program(graph)
     with ThreadPoolExecutor(3) as workers:
         buffer.pack(raw(32, seed=9), workers if threads else None)
-        buffer.pack(batch, workers if threads else None)
+        buffer.pack(with_blocks(batch, graph) if blocks else batch, workers if threads else None)
     packed, expected = program.run(buffer.batch()), program.run(batch)
     assert torch.equal(packed.dense_BD, expected.dense_BD)
     assert torch.equal(packed.sparse.values(), expected.sparse.values())
@@ -92,3 +113,46 @@ def test_a_larger_buffer_takes_over_what_a_smaller_one_holds(graph: FeatureGraph
         assert not held[part.size :].any()
     assert torch.equal(large.header, small.header)
     assert torch.equal(large.part("cat_3", "values")[:32], batch.columns["cat_3"].values_N)
+
+
+@given(rows=st.lists(st.tuples(st.integers(1, 32), st.booleans(), st.integers(0, 2)), min_size=1, max_size=5))
+@settings(deadline=None, max_examples=25)
+def test_batches_with_and_without_blocks_and_nulls_leave_what_they_hold(rows: list[tuple[int, bool, int]]) -> None:
+    """Whatever came before: partial batches, columns that have nulls only sometimes, lists longer than one element."""
+    graph = compiled()
+    layout = raw_layout(graph, batch_size=32, capacities={"cat_5": 99})
+    pinned, device = RawBuffer(layout, CPU), RawBuffer(layout, CPU)
+    for num_rows, blocks, change in rows:
+        batch = _changed(raw(num_rows, seed=change), change)
+        pinned.pack(with_blocks(batch, graph) if blocks else batch)
+        device.receive(pinned)
+        for name in layout_columns(layout):
+            column = batch.columns[name]
+            held = column.values_N.numel()
+            assert torch.equal(device.part(name, "values")[:held], column.values_N)
+            if name != graph.label:
+                nulls_N = torch.zeros(held, dtype=torch.bool) if column.nulls_N is None else column.nulls_N
+                assert torch.equal(device.part(name, "nulls")[:held], nulls_N)
+            if column.lengths_B is not None:
+                lengths_B = device.part(name, "lengths")
+                assert torch.equal(lengths_B[:num_rows], column.lengths_B)
+                assert not lengths_B[num_rows:].any()
+
+
+def layout_columns(layout: RawLayout) -> list[str]:
+    return [part.column for part in layout.parts if part.field == "values"]
+
+
+def _changed(batch: RawBatch, change: int) -> RawBatch:
+    """1: half of the columns have no nulls; 2: cat_4 and cat_5 have lists of two elements in half of the rows."""
+    columns = dict(batch.columns)
+    if change == 1:
+        columns = {
+            name: replace(c, nulls_N=c.nulls_N if i % 2 else None) for i, (name, c) in enumerate(columns.items())
+        }
+    if change == 2:
+        for name in ("cat_4", "cat_5"):
+            lengths_B = torch.arange(batch.num_rows, dtype=torch.int32) % 2 * (2 if name == "cat_5" else 1)
+            size = int(lengths_B.sum())
+            columns[name] = replace(columns[name], values_N=torch.arange(size), nulls_N=None, lengths_B=lengths_B)
+    return replace(batch, columns=columns)

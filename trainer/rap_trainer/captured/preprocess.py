@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import torch
 from rap_contract.graph import FeatureGraph
 
-from rap_trainer.captured.raw import RawBuffer, RawLayout
+from rap_trainer.captured.raw import RawBuffer
+from rap_trainer.captured.raw_layout import RawLayout
 from rap_trainer.captured.slots import Slot
 from rap_trainer.fusion.layout import OutputLayout
 from rap_trainer.fusion.program import FusedProgram, Limits

@@ -1,31 +1,26 @@
 """Raw columns at fixed addresses: one packed buffer, in pinned memory and on the device, moved by one copy.
 
-A layout has room for B rows and, of each list column, a capacity of elements. Everything a kernel might read is
-defined: rows past a partial batch are empty lists, and null flags are always there. Not here: when copies run.
+A layout (`raw_layout`) has room for B rows and, of each list column, a capacity of elements. Everything a kernel might read
+is defined: rows past a partial batch are empty lists, and null flags are always there. Not here: when copies run.
 
-B rows, N elements of a list column.
+B rows, N elements of a list column, C columns of a run or a block.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
 import torch
-from rap_contract.graph import FeatureGraph
-from rap_contract.types import ValueType
 
-from rap_trainer.batch import Column, RawBatch
-from rap_trainer.captured.blocks import pad_to
-from rap_trainer.program.columns import TORCH_DTYPES
+from rap_trainer.batch import Block, Column, RawBatch
+from rap_trainer.captured.raw_layout import HEADER_BYTES, RawLayout, Run
 
-ALIGNMENT_BYTES = 256
-"""Of every column, as allocations of the device are aligned."""
 PACKERS = 4
-"""Threads that copy at once: 108 tensors of 16 KB take one thread longer than a step takes the GPU (H200 host)."""
-ROOM = 1.25
-"""Capacity of a list column over the elements seen: growing means a new capture."""
+"""Threads that copy at once what is large."""
+SHARED_BYTES = 4 << 20
+"""Jagged columns of fewer bytes are copied by the caller alone: waking threads takes about 0.1 ms (H200 host)."""
 
 
 class Overflow(ValueError):
@@ -36,69 +31,18 @@ class Overflow(ValueError):
         super().__init__("more elements than captured: " + ", ".join(f"{k} {v}" for k, v in needed.items()))
 
 
-@dataclass(frozen=True)
-class Part:
-    """One tensor of the layout."""
-
-    column: str
-    field: str
-    """values, nulls, lengths, row_ids, num_rows or scale."""
-    dtype: torch.dtype
-    size: int
-    start: int
-    """Bytes from the beginning."""
-
-    @property
-    def end(self) -> int:
-        return self.start + self.size * self.dtype.itemsize
-
-    def view(self, buffer: torch.Tensor) -> torch.Tensor:
-        return buffer[self.start : self.end].view(self.dtype)
-
-
 @dataclass(frozen=True, kw_only=True)
-class RawLayout:
-    """Where every input of a batch lies. A value."""
+class _Route:
+    """What packing does with batches whose blocks have the same columns."""
 
-    batch_size: int
-    capacities: Mapping[str, int]
-    """Elements of each list column."""
-    parts: tuple[Part, ...]
-    num_bytes: int
-    needs_row_ids: bool
-    """Some op draws by the identity of a row."""
-
-
-def raw_layout(graph: FeatureGraph, *, batch_size: int, capacities: Mapping[str, int]) -> RawLayout:
-    """The layout of a graph's inputs and label. Lists without a capacity get one element a row."""
-    parts: list[Part] = []
-    at = 0
-
-    def add(column: str, field: str, dtype: torch.dtype, size: int) -> None:
-        nonlocal at
-        parts.append(Part(column, field, dtype, size, at))
-        at = pad_to(parts[-1].end, ALIGNMENT_BYTES)
-
-    add("", "num_rows", torch.int32, 1)
-    add("", "scale", torch.float32, 1)
-    add("", "row_ids", torch.int64, batch_size)
-    draws = any(node.op is not None and node.op.stem == "sample" for node in graph.nodes)
-    held: dict[str, int] = {}
-    for name in dict.fromkeys((*graph.inputs, graph.label)):
-        declared = graph.columns[name]
-        if declared.is_list:
-            held[name] = max(capacities.get(name, batch_size), 1)
-        size = held.get(name, batch_size)
-        add(name, "values", TORCH_DTYPES[declared.dtype], size)
-        if _nullable(declared, name, graph):
-            add(name, "nulls", torch.bool, size)
-        if declared.is_list:
-            add(name, "lengths", torch.int32, batch_size)
-    return RawLayout(batch_size=batch_size, capacities=held, parts=tuple(parts), num_bytes=at, needs_row_ids=draws)
-
-
-def _nullable(declared: ValueType, name: str, graph: FeatureGraph) -> bool:
-    return declared.nullable and name != graph.label
+    moves: list[tuple[torch.Tensor, int, slice]]
+    """Adjacent columns of the buffer [C, size], the block they come from, and its rows."""
+    rest: list[tuple[str, str, torch.Tensor]]
+    """(column, field, its place) of what is in no block."""
+    nulls: set[str]
+    """Columns whose null flags are in a block."""
+    rows_of_one: bool
+    """Every list column is in a block: its lists have one element each."""
 
 
 class RawBuffer:
@@ -108,11 +52,15 @@ class RawBuffer:
         self.layout = layout
         self.bytes = torch.zeros(layout.num_bytes, dtype=torch.uint8, device=device, pin_memory=pinned)
         self._parts = {(part.column, part.field): part.view(self.bytes) for part in layout.parts}
-        self._inputs = [
-            (part.column, part.field, self._parts[part.column, part.field]) for part in layout.parts if part.column
-        ]
+        self._places = {
+            (name, run.field): (run, row) for run in layout.runs for row, name in enumerate(run.columns) if name
+        }
+        self._views = {run: run.matrix(self.bytes) for run in layout.runs}
+        self._routes: dict[tuple[tuple[str, tuple[str, ...]], ...], _Route] = {}
         self._with_nulls: set[str] = set()
         """Columns whose null flags the latest batch has set."""
+        self.rows_of_one: int | None = None
+        """Every list has one element in so many rows, and none in those behind; None: lists of other lengths."""
 
     def part(self, column: str, field: str) -> torch.Tensor:
         return self._parts[column, field]
@@ -121,11 +69,20 @@ class RawBuffer:
         """Copies what a buffer of less room holds."""
         for part in smaller.layout.parts:
             self._parts[part.column, part.field][: part.size].copy_(part.view(smaller.bytes))
+        self.rows_of_one = smaller.rows_of_one
+
+    def receive(self, host: RawBuffer) -> None:
+        """Copies a buffer of the same layout, on the current stream, without what this one holds already."""
+        size = self.layout.num_bytes
+        if host.rows_of_one is not None and host.rows_of_one == self.rows_of_one:
+            size = self.layout.moving_bytes
+        self.bytes[:size].copy_(host.bytes[:size], non_blocking=True)
+        self.rows_of_one = host.rows_of_one
 
     @property
     def header(self) -> torch.Tensor:
         """num_rows and scale together, bytes."""
-        return self.bytes[: ALIGNMENT_BYTES + 4]
+        return self.bytes[:HEADER_BYTES]
 
     def batch(self) -> RawBatch:
         """The buffer as a batch of `batch_size` rows: what kernels are bound to."""
@@ -135,7 +92,8 @@ class RawBuffer:
                 nulls_N=self._parts.get((name, "nulls")),
                 lengths_B=self._parts.get((name, "lengths")),
             )
-            for name in dict.fromkeys(part.column for part in self.layout.parts if part.column)
+            for name, field in self._places
+            if field == "values"
         }
         rows = self.layout.batch_size
         return RawBatch(
@@ -146,54 +104,75 @@ class RawBuffer:
             global_rows=rows,
         )
 
+    # -- packing: runs on the host in every step, so it is short
+
     def pack(self, raw: RawBatch, workers: Executor | None = None) -> None:
-        """Copies a batch in, with `PACKERS - 1` of `workers` helping.
+        """Copies a batch in, blocks as they are, with `PACKERS - 1` of `workers` helping with large jagged columns.
 
         Raises Overflow, before anything is written, and ValueError for too many rows.
         """
-        rows, layout = raw.num_rows, self.layout
+        layout, rows = self.layout, raw.num_rows
         if rows > layout.batch_size:
             raise ValueError(f"a batch of {rows} rows, captured for {layout.batch_size}")
+        route = self._route(raw.blocks)
+        if not route.rows_of_one:
+            self._check_room(raw)
+        self.part("", "num_rows").fill_(rows)
+        self.part("", "scale").fill_(1.0 / max(raw.global_rows, 1))
+        if layout.needs_row_ids:
+            self.part("", "row_ids")[:rows].copy_(raw.row_ids_B)
+        for target_CN, block, source in route.moves:
+            target_CN[:, :rows].copy_(raw.blocks[block].data_CB[source])
+        self._with_nulls -= route.nulls
+        self._pack_columns(raw, route, workers)
+        self._with_nulls |= route.nulls
+
+    def _check_room(self, raw: RawBatch) -> None:
         needed = {
             name: raw.columns[name].values_N.numel()
-            for name, room in layout.capacities.items()
+            for name, room in self.layout.capacities.items()
             if raw.columns[name].values_N.numel() > room
         }
         if needed:
             raise Overflow(needed)
-        self.part("", "num_rows").fill_(rows)
-        self.part("", "scale").fill_(1.0 / max(raw.global_rows, 1))
-        targets, sources = self._pairs(raw)
-        if workers is None:
-            torch._foreach_copy_(targets, sources)
-            return
-        jobs = [
-            workers.submit(torch._foreach_copy_, targets[k::PACKERS], sources[k::PACKERS]) for k in range(1, PACKERS)
-        ]
-        torch._foreach_copy_(targets[::PACKERS], sources[::PACKERS])
-        for job in jobs:
-            job.result()
 
-    def _pairs(self, raw: RawBatch) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """What goes where; what a batch lacks is made empty. Short, for it runs on the host in every step."""
-        rows, full = raw.num_rows, raw.num_rows == self.layout.batch_size
+    def _route(self, blocks: Sequence[Block]) -> _Route:
+        """Where blocks of these columns go, found once for each combination of columns."""
+        key = tuple((block.field, block.names) for block in blocks)
+        if key not in self._routes:
+            held = {(name, block.field) for block in blocks for name in block.names}
+            rows_of_one = all((name, "values") in held for name in self.layout.capacities)
+            self._routes[key] = _Route(
+                moves=[
+                    (self._views[run][first : first + stop - start], number, slice(start, stop))
+                    for number, block in enumerate(blocks)
+                    for run, first, start, stop in _adjacent(
+                        [self._places.get((name, block.field)) for name in block.names]
+                    )
+                ],
+                rest=[
+                    (name, field, self._parts[name, field])
+                    for name, field in self._places
+                    if (name, field) not in held and not (rows_of_one and field == "lengths")
+                ],
+                nulls={name for name, field in held if field == "nulls"},
+                rows_of_one=rows_of_one,
+            )
+        return self._routes[key]
+
+    def _pack_columns(self, raw: RawBatch, route: _Route, workers: Executor | None) -> None:
+        """What no block has moved, tensor by tensor; what a batch lacks is made empty."""
+        rows, columns = raw.num_rows, raw.columns
         targets: list[torch.Tensor] = []
         sources: list[torch.Tensor] = []
-        if self.layout.needs_row_ids:
-            targets.append(self.part("", "row_ids")[:rows])
-            sources.append(raw.row_ids_B)
-        columns = raw.columns
-        for name, field, view in self._inputs:
+        for name, field, view in route.rest:
             column = columns[name]
-            source: torch.Tensor | None
-            if field == "values":
-                source = column.values_N
-            elif field == "lengths":
+            source = column.values_N if field == "values" else column.nulls_N
+            if field == "lengths":
                 source = column.lengths_B
-                if not full:
+                if rows < view.numel():
                     view[rows:].zero_()
-            else:
-                source = column.nulls_N
+            elif field == "nulls":
                 if source is None:
                     if name in self._with_nulls:
                         view.zero_()
@@ -203,4 +182,42 @@ class RawBuffer:
             assert source is not None
             targets.append(view if source.shape == view.shape else view[: source.numel()])
             sources.append(source)
-        return targets, sources
+        self._set_lengths(rows, route.rows_of_one)
+        _copy(targets, sources, workers)
+
+    def _set_lengths(self, rows: int, ones: bool) -> None:
+        """A block's lists have one element each: their lengths are written only if the buffer holds others."""
+        if not ones:
+            self.rows_of_one = None
+        elif self.rows_of_one != rows:
+            for run, view_CN in self._views.items():
+                if run.field == "lengths":
+                    view_CN[:, :rows].fill_(1)
+                    view_CN[:, rows:].zero_()
+            self.rows_of_one = rows
+
+
+def _adjacent(places: Sequence[tuple[Run, int] | None]) -> list[tuple[Run, int, int, int]]:
+    """(run, its first row, block rows [start, stop)) for rows of a block that lie side by side in a run."""
+    found: list[tuple[Run, int, int, int]] = []
+    for i, place in enumerate(places):
+        if place is None:  # a column that no feature reads
+            continue
+        run, row = place
+        if found and found[-1][0] is run and found[-1][3] == i and row == found[-1][1] + i - found[-1][2]:
+            found[-1] = (run, found[-1][1], found[-1][2], i + 1)
+        else:
+            found.append((run, row, i, i + 1))
+    return found
+
+
+def _copy(targets: list[torch.Tensor], sources: list[torch.Tensor], workers: Executor | None) -> None:
+    if not targets:
+        return
+    if workers is None or sum(source.nbytes for source in sources) < SHARED_BYTES:
+        torch._foreach_copy_(targets, sources)
+        return
+    jobs = [workers.submit(torch._foreach_copy_, targets[k::PACKERS], sources[k::PACKERS]) for k in range(1, PACKERS)]
+    torch._foreach_copy_(targets[::PACKERS], sources[::PACKERS])
+    for job in jobs:
+        job.result()

@@ -22,17 +22,18 @@ from rap_trainer.batch import ModelBatch, RawBatch
 from rap_trainer.captured.assemble import Assembly, CannotCapture, assemble
 from rap_trainer.captured.capture import CapturedSteps
 from rap_trainer.captured.preprocess import FusedPreprocessor
-from rap_trainer.captured.raw import PACKERS, ROOM, Overflow, RawBuffer, RawLayout, raw_layout
+from rap_trainer.captured.raw import PACKERS, Overflow, RawBuffer
+from rap_trainer.captured.raw_layout import ROOM, RawLayout, raw_layout
 from rap_trainer.captured.schedule import Schedule, Window, schedule_of
 from rap_trainer.captured.slots import Slot
 from rap_trainer.captured.step import TrainStep
+from rap_trainer.captured.step_timer import StepTimer
 from rap_trainer.captured.watchdog import Progress, Watchdog
 from rap_trainer.evaluation.evaluator import Evaluator
 from rap_trainer.fusion.layout import OutputLayout
 from rap_trainer.model.shard import ShardedModel
 from rap_trainer.plan.fits import PlanRefused, kernel_refusal, refusal
 from rap_trainer.step.stages import StepState
-from rap_trainer.step.timing import PartTimer
 from rap_trainer.world import World
 
 log = logging.getLogger(__name__)
@@ -95,7 +96,7 @@ class CapturedRuntime:
         )
         self._progress = Progress(world.device, self.assembly.lanes.progress)
         self._watchdog = Watchdog(world.rank, self._progress, limit_s=tuning.hang_s)
-        self.timer = PartTimer(world.device)
+        self.timer = StepTimer(world.device)
         self._packers = ThreadPoolExecutor(PACKERS - 1, thread_name_prefix="rap-pack")
         self._copies = torch.cuda.Stream(world.device)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         self._schedule, self._sort_early = tuning.schedule, tuning.sort_early
@@ -105,6 +106,7 @@ class CapturedRuntime:
         self._upcoming: CapturedState | None = None
         self._plan: Plan | None = None
         self._next_plan: tuple[Plan, Schedule] | None = None
+        self._loss_sums = tuple(slot.outcome.loss_sum[0] for slot in self.assembly.slots)
         self._capture(raw_layout(graph, batch_size=batch_size, capacities={}))
 
     # -- what the loop calls
@@ -123,11 +125,10 @@ class CapturedRuntime:
             return self.prepare(raw)
         self._copies.wait_event(self._consumed[slot])
         with torch.cuda.stream(self._copies):
-            self._preprocessor.raw[slot].bytes.copy_(host.bytes, non_blocking=True)
-            copied.record()
-            ready = self._copies.record_event()
+            self._preprocessor.raw[slot].receive(host)
+        copied.record(self._copies)
         self._prepared += 1
-        state = CapturedState(raw=raw, slot=slot, ready=ready)
+        state = CapturedState(raw=raw, slot=slot, ready=copied)
         self._upcoming = state
         return state
 
@@ -146,15 +147,15 @@ class CapturedRuntime:
             assert upcoming.ready is not None
             main.wait_event(upcoming.ready)
             upcoming.preprocessed = True
-        with self.timer.device("forward"):
-            self._replay(state, slot)
-        done = self._consumed[1 - state.slot] = _event()
-        done.record(main)
-        self._watchdog.replayed(done)
+        self.timer.begin()
+        self._replay(state, slot)
+        self.timer.end()
+        self._consumed[1 - state.slot].record(main)
+        self._watchdog.launched()
         if upcoming is state:
             self._upcoming = None
         state.batch = self._model_batch(state.raw, slot)
-        state.loss_sum = slot.outcome.loss_sum[0]
+        state.loss_sum = self._loss_sums[state.slot]
         return state
 
     # -- plans and captures
@@ -215,6 +216,7 @@ class CapturedRuntime:
         if not self.assembly.dense.flat.is_adopted():
             raise CannotCapture(("the loaded checkpoint replaced the parameters' memory",))
         self.assembly.optimizer.load_from(self.assembly.torch_optimizer)
+        self._upcoming = None
 
     def close(self) -> None:
         """Gives graphs and their memory back."""
@@ -249,6 +251,8 @@ class CapturedRuntime:
         )
         with nullcontext() if self._evaluator is None else self._evaluator.unseen():
             self._graphs = self._captured_steps(warm=warm)
+        self._progress.restart()
+        self._watchdog.restart()
 
     def _captured_steps(self, *, warm: bool) -> CapturedSteps:
         slots = self.assembly.slots

@@ -13,7 +13,7 @@ from rap_trainer.captured.blocks import Blocks
 from rap_trainer.captured.exchange import Exchange
 from rap_trainer.captured.input_dist import OneHotInputs
 from rap_trainer.captured.pointwise import Outcome, Targets, num_blocks
-from rap_trainer.captured.raw import ALIGNMENT_BYTES
+from rap_trainer.captured.raw_layout import ALIGNMENT_BYTES, HEADER_BYTES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ def _slot(
     B, F = blocks.batch_size, len(blocks.order)
     ids_N = exchange.ids(index)
     device = ids_N.device
-    header = torch.zeros(ALIGNMENT_BYTES + 4, dtype=torch.uint8, device=device)
+    header = torch.zeros(HEADER_BYTES, dtype=torch.uint8, device=device)
     return Slot(
         index=index,
         dense=torch.zeros(B, dense_width, device=device),
