@@ -88,7 +88,7 @@ class KubernetesApi:
         self._pool: urllib3.PoolManager = client.rest_client.pool_manager
         self._may_write = may_write
         self._rate = RateLimit(per_second=qps)
-        self.calls: Callable[[str, str, int], None] = lambda verb, kind, status: None
+        self.calls: Callable[[str, str, int, float], None] = lambda verb, kind, status, seconds: None
 
     def list(self, resource: Resource, namespace: str | None, *, query: Mapping[str, str]) -> Object:
         return self._request("GET", resource, resource.path(namespace), query=query)
@@ -109,7 +109,7 @@ class KubernetesApi:
         self, resource: Resource, namespace: str | None, *, query: Mapping[str, str], read_timeout_s: float
     ) -> Iterator[Object]:
         url = f"{self._server}{resource.path(namespace)}?{urlencode({**query, 'watch': 'true'})}"
-        answer = None
+        answer, began_s = None, time.monotonic()
         try:
             answer = self._pool.request(
                 "GET",
@@ -119,7 +119,7 @@ class KubernetesApi:
                 preload_content=False,
                 retries=False,
             )
-            self.calls("watch", resource.kind, answer.status)
+            self.calls("watch", resource.kind, answer.status, time.monotonic() - began_s)
             if answer.status >= 300:
                 raise _error(answer.status, answer.data, answer.headers)
             for line in _lines(answer):
@@ -146,6 +146,7 @@ class KubernetesApi:
         headers = self._headers()
         if body is not None:
             headers["Content-Type"] = MERGE_PATCH if method == "PATCH" else "application/json"
+        began_s = time.monotonic()
         try:
             answer = self._pool.request(
                 method,
@@ -156,9 +157,9 @@ class KubernetesApi:
                 retries=False,
             )
         except urllib3.exceptions.HTTPError as error:
-            self.calls(method.lower(), resource.kind, 0)
+            self.calls(method.lower(), resource.kind, 0, time.monotonic() - began_s)
             raise ApiUnavailable(f"{method} {path}: {error}") from error
-        self.calls(method.lower(), resource.kind, answer.status)
+        self.calls(method.lower(), resource.kind, answer.status, time.monotonic() - began_s)
         if answer.status >= 300:
             raise _error(answer.status, answer.data, answer.headers)
         content: Object = json.loads(answer.data)

@@ -26,6 +26,9 @@ class Exposition:
         self._seconds = _histogram(metrics.RECONCILE_SECONDS, self.registry)
         self._errors = _counter(metrics.RECONCILE_ERRORS, self.registry)
         self._requests = _counter(metrics.API_REQUESTS, self.registry)
+        self._request_seconds = _histogram(metrics.API_REQUEST_SECONDS, self.registry)
+        self._waits = _histogram(metrics.QUEUE_WAIT_SECONDS, self.registry)
+        self._retries = _counter(metrics.QUEUE_RETRIES, self.registry)
         self._watch_restarts = _counter(metrics.WATCH_RESTARTS, self.registry)
         self._scrapes = _counter(metrics.SCRAPES, self.registry)
         self._leader_changes = _counter(metrics.LEADER_CHANGES, self.registry)
@@ -33,13 +36,15 @@ class Exposition:
         _gauge(metrics.OPERATOR_INFO, self.registry).labels(version).set(1)
         self.registry.register(_World(controller))
         controller.observe_pass = self._pass
+        controller.queue.on_wait, controller.queue.on_retry = self._waits.observe, self._retries.inc
         for reflector in controller.reflectors:
             reflector.on_restart = partial(self._watch_restart, reflector.resource.plural)
 
-    def request(self, verb: str, kind: str, status: int) -> None:
-        """Counts a request to the API server."""
+    def request(self, verb: str, kind: str, status: int, seconds: float) -> None:
+        """Counts a request to the API server; a watch's time is until it began to answer."""
         del kind
         self._requests.labels(verb, str(status)).inc()
+        self._request_seconds.labels(verb).observe(seconds)
 
     def scrape(self, outcome: str) -> None:
         """Counts a scrape of a trainer."""

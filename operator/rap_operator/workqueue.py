@@ -38,6 +38,10 @@ class WorkQueue(Generic[K]):
         self._sequence = 0
         self._since: dict[K, float] = {}
         self._is_closed = False
+        self.on_wait: Callable[[float], object] = lambda seconds: None
+        """Told how long a name waited for its pass."""
+        self.on_retry: Callable[[], object] = lambda: None
+        """Told of each pass wanted again after a failure."""
 
     def add(self, key: K) -> None:
         """Wants a pass for `key` now."""
@@ -60,6 +64,7 @@ class WorkQueue(Generic[K]):
         with self._changed:
             failures = self._failures.get(key, 0)
             self._failures[key] = failures + 1
+        self.on_retry()
         delay_s = max(min(self._min_backoff_s * 2.0 ** min(failures, 32), self._max_backoff_s), at_least_s)
         self.add_after(key, delay_s)
         return delay_s
@@ -81,7 +86,7 @@ class WorkQueue(Generic[K]):
                 if self._ready:
                     key = self._ready.popleft()
                     self._waiting.discard(key)
-                    self._since.pop(key, None)
+                    self.on_wait(now_s - self._since.pop(key, now_s))
                     self._working[key] = now_s
                     return key
                 if until_s is not None and now_s >= until_s:

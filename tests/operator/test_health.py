@@ -58,7 +58,8 @@ def test_the_three_paths_answer(server: HealthServer) -> None:
 
 def test_the_page_has_the_contracts_names_and_series_of_deleted_jobs_go(world: World) -> None:
     exposition = Exposition(world.controller, version="1")
-    exposition.request("patch", "RAPJob", 200)
+    exposition.request("patch", "RAPJob", 200, 0.02)
+    world.controller.queue.add_failed(("jobs", "clicks"))
     exposition.scrape("done")
     exposition.lead(is_leader=True)
     world.controller.observe_pass("done", 0.01)
@@ -68,6 +69,8 @@ def test_the_page_has_the_contracts_names_and_series_of_deleted_jobs_go(world: W
     served = {re.split("[ {]", line)[0] for line in page.splitlines() if not line.startswith("#")}
     assert {re.sub("_(bucket|sum|count)$", "", name) for name in served if not name.endswith("_created")} <= declared
     assert 'rap_operator_jobs{phase="Running"} 1.0' in page
+    assert 'rap_operator_api_request_seconds_bucket{le="0.025",verb="patch"} 1.0' in page
+    assert "rap_operator_queue_retries_total 1.0" in page
     assert 'rap_operator_job_condition{namespace="jobs",rapjob="clicks",type="Running"} 1.0' in page
     assert 'rap_operator_api_requests_total{code="200",verb="patch"} 1.0' in page
     world.delete()
