@@ -5,6 +5,7 @@ PYTHONPATH=operator:trainer:tests python tests/chart/rendering.py      writes th
 
 from __future__ import annotations
 
+import functools
 import json
 import subprocess
 from collections.abc import Mapping
@@ -111,16 +112,22 @@ def render(values: Values, *arguments: str, chart: Path = CHART, apis: tuple[str
     return [document for document in yaml.safe_load_all(text) if document]
 
 
+@functools.cache
+def rendered(case: str) -> str:
+    """A case of the matrix as JSON, so that no test edits another's objects; rendered once."""
+    return json.dumps(render(MATRIX[case]))
+
+
 def key_of(item: Object) -> str:
     """Kind, namespace and name."""
     metadata = item["metadata"]
     return f"{item['kind']} {metadata.get('namespace', '-')}/{metadata['name']}"
 
 
-def snapshot(values: Values) -> str:
+def snapshot(case: str) -> str:
     """The rendered objects as one sorted YAML text; scripts and the CRD stand in other files and are left out."""
     found = {}
-    for item in render(values):
+    for item in json.loads(rendered(case)):
         if item["kind"] == "CustomResourceDefinition":
             item = {**item, "spec": "..."}
         if item["kind"] == "ConfigMap":
@@ -130,5 +137,5 @@ def snapshot(values: Values) -> str:
 
 
 if __name__ == "__main__":
-    for name, chosen in MATRIX.items():
-        (GOLDEN / f"{name}.yaml").write_text(snapshot(chosen))
+    for name in MATRIX:
+        (GOLDEN / f"{name}.yaml").write_text(snapshot(name))

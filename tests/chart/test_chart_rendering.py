@@ -9,12 +9,16 @@ from pathlib import Path
 
 import pytest
 import yaml
-from chart.rendering import CHART, GOLDEN, MATRIX, Object, Values, key_of, render, snapshot
+from chart.rendering import CHART, GOLDEN, MATRIX, Object, key_of, render, rendered, snapshot
 from rap_contract.crd import definition
 from rap_operator.cli import parser
 
 pytestmark = pytest.mark.usefixtures("helm")
-ALL_CASES = pytest.mark.parametrize("values", MATRIX.values(), ids=MATRIX)
+ALL_CASES = pytest.mark.parametrize("case", MATRIX)
+
+
+def objects(case: str) -> list[Object]:
+    return list(json.loads(rendered(case)))
 
 
 def one(items: list[Object], kind: str, name: str | None = None) -> Object:
@@ -31,9 +35,9 @@ def pods(items: list[Object]) -> Iterator[Object]:
             yield item["spec"]
 
 
-@pytest.mark.parametrize("name", MATRIX)
-def test_the_chart_renders_as_committed(name: str) -> None:
-    assert snapshot(MATRIX[name]) == (GOLDEN / f"{name}.yaml").read_text(), "run: python tests/chart/rendering.py"
+@ALL_CASES
+def test_the_chart_renders_as_committed(case: str) -> None:
+    assert snapshot(case) == (GOLDEN / f"{case}.yaml").read_text(), "run: python tests/chart/rendering.py"
 
 
 def test_there_is_no_snapshot_too_many() -> None:
@@ -41,8 +45,8 @@ def test_there_is_no_snapshot_too_many() -> None:
 
 
 @ALL_CASES
-def test_every_pod_satisfies_the_restricted_profile_and_reads_only(values: Values) -> None:
-    for pod in pods(render(values)):
+def test_every_pod_satisfies_the_restricted_profile_and_reads_only(case: str) -> None:
+    for pod in pods(objects(case)):
         assert pod["securityContext"]["runAsNonRoot"] is True
         assert pod["securityContext"]["runAsUser"] > 0
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
@@ -56,8 +60,8 @@ def test_every_pod_satisfies_the_restricted_profile_and_reads_only(values: Value
 
 
 @ALL_CASES
-def test_no_role_knows_secrets_or_wildcards(values: Values) -> None:
-    for item in render(values):
+def test_no_role_knows_secrets_or_wildcards(case: str) -> None:
+    for item in objects(case):
         for rule in item.get("rules") or () if item["kind"] in ("Role", "ClusterRole") else ():
             assert not {"secrets", "nodes", "*"} & set(rule["resources"])
             assert "*" not in rule["verbs"]
@@ -74,8 +78,8 @@ def test_an_operator_of_some_namespaces_has_no_cluster_wide_permission() -> None
 
 
 @ALL_CASES
-def test_the_operator_knows_every_argument_it_is_given(values: Values) -> None:
-    container = one(render(values), "Deployment")["spec"]["template"]["spec"]["containers"][0]
+def test_the_operator_knows_every_argument_it_is_given(case: str) -> None:
+    container = one(objects(case), "Deployment")["spec"]["template"]["spec"]["containers"][0]
     parser().parse_args(container["args"])
 
 
