@@ -1,0 +1,219 @@
+"""The chart on a real API server: every object accepted, installed, tested, upgraded, rolled back, removed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from chart.monitoring_kinds import definitions
+from chart.rendering import CHART, MATRIX, NAMESPACE, HelmError, Object, render, rendered
+from chart.strict_cluster import StrictCluster
+from node_agent.agent import NodeAgent
+from rap_contract.crd import NAME as CRD_NAME
+from rap_operator.naming import MANAGER
+from servers.kube_api import KubeError
+from servers.waiting import wait_until
+
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("helm")]
+
+CRD = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{CRD_NAME}"
+JOBS = f"/apis/rap.dev/v1alpha1/namespaces/{NAMESPACE}/rapjobs"
+SCRIPT = {  # the test's job without training: what is tested here is the chart
+    "spec": {"initContainers": [], "containers": [{"name": "trainer", "command": ["sh", "-c", "exit 0"]}]},
+}
+QUICK: dict[str, Any] = {"test": {"podTemplate": SCRIPT, "timeoutSeconds": 90}, "readinessProbe": {"periodSeconds": 1}}
+GONE = {**QUICK, "crds": {"keep": False}}
+
+
+@pytest.fixture
+def cluster(kubernetes_cluster: StrictCluster) -> StrictCluster:
+    kubernetes_cluster.restricted_namespace(NAMESPACE)
+    return kubernetes_cluster
+
+
+def previous_version(folder: Path) -> str:
+    """The chart as a release before this one: another version, and a CRD that lacks a field of today's."""
+    chart = folder / "rap"
+    shutil.copytree(CHART, chart)
+    about = yaml.safe_load((chart / "Chart.yaml").read_text())
+    (chart / "Chart.yaml").write_text(yaml.safe_dump({**about, "version": "0.0.9", "appVersion": "0.0.9"}))
+    crd = chart / "files" / "crd.yaml"
+    older = yaml.safe_load(crd.read_text())
+    del _spec_properties(older)["restartNonce"]
+    crd.write_text(yaml.safe_dump(older, sort_keys=False))
+    return str(chart)
+
+
+def _spec_properties(crd: Object) -> dict[str, Any]:
+    schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    properties: dict[str, Any] = schema["properties"]["spec"]["properties"]
+    return properties
+
+
+def image_tags(cluster: StrictCluster) -> str:
+    deployment = cluster.api.get(f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/rap")
+    image: str = deployment["spec"]["template"]["spec"]["containers"][0]["image"]
+    return image.rpartition(":")[2]
+
+
+def test_every_rendered_object_is_accepted_by_the_server(cluster: StrictCluster) -> None:
+    for kind in definitions():
+        cluster.api.apply(f"{CRD.rpartition('/')[0]}/{kind['metadata']['name']}", kind)
+    for kind in definitions():
+        cluster.wait_served(f"/apis/monitoring.coreos.com/v1/{kind['spec']['names']['plural']}")
+    for name in ("ads", "ranking", "watch"):
+        cluster.restricted_namespace(name)
+    num_objects = 0
+    for case in MATRIX:
+        items: list[Object] = json.loads(rendered(case))
+        for item in items:
+            if item["kind"] == "ServiceAccount":  # the pods' admission wants to see it
+                cluster.api.apply(f"{cluster.path_of(item)}/{item['metadata']['name']}", item)
+        for item in items:
+            try:
+                cluster.dry_run(item)
+            except KubeError as refused:
+                pytest.fail(f"{case}: {item['kind']} {item['metadata']['name']}: {refused}")
+            num_objects += 1
+        for item in items:
+            if item["kind"] == "ServiceAccount":
+                cluster.api.delete(f"{cluster.path_of(item)}/{item['metadata']['name']}")
+    assert num_objects > 60
+
+
+def test_the_stand_in_for_the_monitoring_kinds_refuses_typos(cluster: StrictCluster) -> None:
+    monitor = next(item for item in json.loads(rendered("monitoring")) if item["kind"] == "ServiceMonitor")
+    monitor["spec"]["endpoints"][0]["scrapeTimout"] = "5s"
+    with pytest.raises(KubeError, match="scrapeTimout"):
+        cluster.dry_run(monitor)
+
+
+def test_install_test_upgrade_rollback_and_uninstall_leave_nothing(
+    cluster: StrictCluster, node_agent: NodeAgent, tmp_path: Path
+) -> None:
+    before = previous_version(tmp_path)
+    notes = cluster.helm_install(chart=before, values=GONE)
+    assert "helm test rap -n rap-system --logs" in notes
+    assert "restartNonce" not in _spec_properties(cluster.api.get(CRD))
+    job = json.loads(_test_job())
+    job["metadata"]["name"] = "kept"
+    job["spec"]["suspend"] = True
+    cluster.api.create(JOBS, job)
+    wait_until(lambda: _phase(cluster, "kept") == "Suspended", limit_s=60, what="the installed operator to see a job")
+
+    cluster.helm("upgrade", str(CHART), "--wait", "--timeout=120s", values=GONE)
+    assert "restartNonce" in _spec_properties(cluster.api.get(CRD)), "helm upgrade upgrades the CRD"
+    assert image_tags(cluster) == "0.1.0"
+    cluster.api.patch(f"{JOBS}/kept", {"spec": {"restartNonce": 7}})
+    assert cluster.api.get(f"{JOBS}/kept")["spec"]["restartNonce"] == 7
+    said = cluster.helm("test", "--timeout=120s", "--logs")
+    assert "Phase:          Succeeded" in said
+    assert "phase Completed" in said
+
+    cluster.helm("rollback", "1", "--wait", "--timeout=120s")
+    assert image_tags(cluster) == "0.0.9"
+    assert _phase(cluster, "kept") == "Suspended"
+    cluster.helm("uninstall", "--wait", "--timeout=120s")
+    wait_until(lambda: not cluster.everything_of_the_release(), limit_s=60, what="everything of the release to be gone")
+    assert cluster.api.find(CRD) is None
+    children = {"labelSelector": f"app.kubernetes.io/managed-by={MANAGER}"}
+    for kind in ("configmaps", "services", "pods"):
+        path = f"/api/v1/{kind}"
+        wait_until(lambda path=path: not cluster.api.items(path, **children), limit_s=90, what=f"no {path}")  # type: ignore[misc]
+
+
+def test_a_kept_crd_survives_with_its_jobs_and_the_next_install_takes_it_over(cluster: StrictCluster) -> None:
+    values = {**QUICK, "replicaCount": 0}
+    cluster.helm_install(values=values)
+    job = json.loads(_test_job())
+    cluster.wait_served(JOBS)
+    cluster.api.create(JOBS, job)
+    cluster.helm("uninstall", "--wait", "--timeout=60s")
+    assert cluster.everything_of_the_release() == [f"customresourcedefinitions/{CRD_NAME}"]
+    assert cluster.api.find(f"{JOBS}/{job['metadata']['name']}") is not None
+    cluster.helm_install(values={**values, "crds": {"keep": False}})
+    assert cluster.api.find(f"{JOBS}/{job['metadata']['name']}") is not None
+    cluster.helm("uninstall", "--wait", "--timeout=60s")
+    wait_until(lambda: cluster.api.find(CRD) is None, limit_s=60, what="the CRD to be gone")
+
+
+def test_helm_test_fails_when_the_job_does(cluster: StrictCluster, node_agent: NodeAgent) -> None:
+    failing = {"spec": {"initContainers": [], "containers": [{"name": "trainer", "command": ["sh", "-c", "exit 2"]}]}}
+    cluster.helm_install(values={**GONE, "test": {"podTemplate": failing, "timeoutSeconds": 90}})
+    try:
+        with pytest.raises(HelmError):
+            cluster.helm("test", "--timeout=120s")
+        log = node_agent.log(NAMESPACE, "rap-test")
+        assert "phase Failed" in log
+        assert "Failed=True InvalidJob" in log
+    finally:
+        cluster.helm("uninstall", "--wait", "--timeout=60s")
+        cluster.api.delete(f"/api/v1/namespaces/{NAMESPACE}/pods/rap-test", gracePeriodSeconds=0)
+        wait_until(lambda: cluster.api.find(CRD) is None, limit_s=60, what="the CRD to be gone")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_helm_test_really_trains(cluster: StrictCluster, node_agent: NodeAgent) -> None:
+    del node_agent
+    cluster.helm_install(values={"crds": {"keep": False}})
+    try:
+        assert "phase Completed" in cluster.helm("test", "--timeout=600s", "--logs", limit_s=700)
+    finally:
+        cluster.helm("uninstall", "--wait", "--timeout=60s")
+
+
+def test_the_server_refuses_factories_and_images_that_are_not_listed(cluster: StrictCluster) -> None:
+    admission = {"modelFactories": ["ads.models:*", "ranking:one"], "images": ["registry.example/*"]}
+    items = render({"admission": admission})
+    policies = [item for item in items if item["kind"].startswith("ValidatingAdmissionPolicy")]
+    assert len(policies) == 2
+    crd = next(item for item in items if item["kind"] == "CustomResourceDefinition")
+    cluster.api.apply(CRD, crd)
+    cluster.wait_served(JOBS)
+    try:
+        for item in policies:
+            cluster.api.create(cluster.path_of(item), item)
+
+        def verdict(factory: str | None, image: str | None, template: Object | None = None) -> str:
+            job = json.loads(_test_job())
+            job["metadata"]["name"] = "judged"
+            model = {"dlrm": {"bottom": [8], "top": [1]}} if factory is None else {"factory": factory}
+            trainer = {"podTemplate": template or {}, **({} if image is None else {"image": image})}
+            job["spec"] |= {"model": model, "trainer": trainer}
+            try:
+                cluster.api.request("POST", JOBS, body=job, query={"dryRun": "All"})
+            except KubeError as refused:
+                return str(refused)
+            return "allowed"
+
+        good = "registry.example/rap-trainer:1"
+        wait_until(lambda: "none of those" in verdict("os:system", good), limit_s=60, what="the policy to be in force")
+        assert verdict(None, good) == verdict("ads.models:deep", good) == verdict("ranking:one", good) == "allowed"
+        assert "spec.model.factory is none of those" in verdict("ranking:two", good)
+        assert "an image of the trainer's pods is none of those" in verdict(None, "elsewhere/rap:1")
+        assert "an image of the trainer's pods is none of those" in verdict(None, None), "the CRD's default counts too"
+        for part in ("containers", "initContainers"):
+            template = {"spec": {part: [{"name": "more", "image": "elsewhere/more:1"}, {"name": "trainer"}]}}
+            assert "an image of the trainer's pods is none of those" in verdict(None, good, template)
+            template["spec"][part][0]["image"] = "registry.example/more:1"
+            assert verdict(None, good, template) == "allowed"
+        assert verdict(None, good, {"metadata": {"labels": {"a": "b"}}}) == "allowed"
+    finally:
+        for item in [*policies, crd]:
+            cluster.api.delete(f"{cluster.path_of(item)}/{item['metadata']['name']}")
+        wait_until(lambda: cluster.api.find(CRD) is None, limit_s=60, what="the CRD to be gone")
+
+
+def _test_job() -> str:
+    smoke = next(i for i in render(QUICK) if i["kind"] == "ConfigMap" and "job.json" in i["data"])
+    text: str = smoke["data"]["job.json"]
+    return text
+
+
+def _phase(cluster: StrictCluster, name: str) -> str:
+    return str((cluster.api.get(f"{JOBS}/{name}").get("status") or {}).get("phase", ""))
