@@ -54,6 +54,8 @@ class Replanning(Model):
     """Time in which the predicted gain must be worth more than the switch costs."""
     price_seconds: float = Field(default=5.0, ge=0, le=3600)
     """Training time a switch costs, until it was measured."""
+    plausible_ratio: Ratio = 0.75
+    """Largest error of the predicted step of the plan in force: beyond it model or metrics are wrong. 0: any is taken."""
     max_lag_seconds: Seconds = 300
     """No optional switch while the stream is further behind."""
     confirm_seconds: Annotated[int, Field(ge=1, le=86_400)] = 300

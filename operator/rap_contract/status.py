@@ -259,6 +259,8 @@ class Replans(StatusModel):
     """Ranks the plan in force is for."""
     fired: Annotated[list[str], Field(max_length=16)] = []
     """Triggers that have led to a search and have not calmed down since."""
+    catching_up: bool = False
+    """The stream has been further behind than `maxLagSeconds`, and is not yet back within a tenth of it."""
     searched_at: Time | None = None
     """When a search last found nothing worth a switch."""
     switches: Annotated[list[Time], Field(max_length=1000)] = []

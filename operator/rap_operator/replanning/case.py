@@ -24,6 +24,8 @@ class Case:
 
     def with_state(self, **parts: object) -> Case:
         """The case with parts of its status replaced."""
+        if all(getattr(self.state, name) == value for name, value in parts.items()):
+            return self
         return replace(self, state=self.state.model_copy(update=parts))
 
     def since_s(self, moment: str) -> float:

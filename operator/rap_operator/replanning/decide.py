@@ -36,8 +36,10 @@ def _anchored(state: Replans, now_s: float) -> Replans:
     change = state.change
     if change is not None and time_s(change.since) > now_s:
         state = state.model_copy(update={"change": change.model_copy(update={"since": time_text(now_s)})})
-    switches = [time_text(min(time_s(moment), now_s)) for moment in state.switches]
-    recent = [moment for moment in switches if now_s - time_s(moment) < DAY_S]
+    ages_s = [now_s - time_s(moment) for moment in state.switches]
+    recent = [
+        m if age_s >= 0 else time_text(now_s) for m, age_s in zip(state.switches, ages_s, strict=True) if age_s < DAY_S
+    ]
     refused = [refusal for refusal in state.refused if time_s(refusal.until) > now_s]
     if (recent, refused) == (state.switches, state.refused):
         return state

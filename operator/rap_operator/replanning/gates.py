@@ -12,6 +12,7 @@ from rap_operator.replanning.triggers import MANDATORY, Trigger
 from rap_operator.replanning.values import Proposal, Window
 
 DAY_S = 86_400.0
+CAUGHT_UP = 0.1  # of maxLagSeconds: a backlog that was over it once is worked off only then
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,9 +24,7 @@ class Held:
     wait_s: float | None = None
 
 
-def before_search(
-    policy: Replanning, state: Replans, window: Window | None, trigger: Trigger, now_s: float
-) -> Held | None:
+def before_search(policy: Replanning, state: Replans, trigger: Trigger, now_s: float) -> Held | None:
     """What makes a search pointless now."""
     held = _window_of_time(policy, now_s)
     if held is not None:
@@ -39,12 +38,12 @@ def before_search(
     if len(today) >= policy.max_per_day:
         left_s = time_s(today[-1]) + DAY_S - now_s
         return Held(reason="DailyLimit", message=f"{len(today)} switches in 24 hours", wait_s=left_s)
-    if window is not None and trigger.name not in MANDATORY:
-        return _catching_up(policy, window)
+    if state.catching_up and trigger.name not in MANDATORY:
+        return Held(reason="CatchingUp", message="the stream works off a backlog")
     return None
 
 
-def before_switch(policy: Replanning, state: Replans, proposal: Proposal, now_s: float) -> Held | None:
+def before_switch(policy: Replanning, state: Replans, proposal: Proposal, window: Window, now_s: float) -> Held | None:
     """What makes a found plan no better than the one in force."""
     gain, bound = proposal.gain_ratio, policy.threshold
     if proposal.plan == proposal.before:
@@ -54,6 +53,13 @@ def before_switch(policy: Replanning, state: Replans, proposal: Proposal, now_s:
         return Held(reason="IndicativeProfile", message=message)
     if gain < bound:
         return Held(reason="GainTooSmall", message=f"{100 * gain:.2f} % predicted, {100 * bound:.2f} % asked for")
+    error = implausibility(state, proposal, window)
+    if 0 < policy.plausible_ratio < error:
+        message = (
+            f"for the data of today the plan in force should take {1e3 * proposal.before_seconds:.3f} ms a step, "
+            f"{1e3 * window.step_seconds:.3f} ms are measured: model or metrics are wrong"
+        )
+        return Held(reason="Implausible", message=message)
     refused = next((r for r in state.refused if r.hash == proposal.plan and time_s(r.until) > now_s), None)
     if refused is not None:
         return Held(reason="KnownIneffective", message=f"plan {refused.hash} was tried: {refused.reason}")
@@ -63,6 +69,15 @@ def before_switch(policy: Replanning, state: Replans, proposal: Proposal, now_s:
         message = f"{worth_s:.1f} s gained in {policy.payback_seconds} s, the switch costs {price_s:.1f} s"
         return Held(reason="NotWorthIt", message=message)
     return None
+
+
+def implausibility(state: Replans, proposal: Proposal, window: Window) -> float:
+    """By which share the larger of the measured and the predicted step exceeds the other, a known error taken out."""
+    known = state.baseline.prediction_ratio if state.baseline is not None else None
+    if proposal.before_seconds <= 0:
+        return 0.0
+    ratio = window.step_seconds / proposal.before_seconds / (known or 1.0)
+    return max(ratio, 1 / ratio) - 1
 
 
 def price(policy: Replanning, state: Replans) -> float:
@@ -85,11 +100,12 @@ def _window_of_time(policy: Replanning, now_s: float) -> Held | None:
     return None
 
 
-def _catching_up(policy: Replanning, window: Window) -> Held | None:
-    if window.lag_s is not None and window.lag_s > policy.max_lag_seconds:
-        message = f"the stream is {window.lag_s:.0f} s behind, {policy.max_lag_seconds} s allowed"
-        return Held(reason="CatchingUp", message=message)
-    return None
+def catching_up(policy: Replanning, state: Replans, window: Window) -> bool:
+    """Whether the stream works off a backlog: data of the past, no reason for an optional switch."""
+    if window.lag_s is None:
+        return False
+    bound = policy.max_lag_seconds * (CAUGHT_UP if state.catching_up else 1.0)
+    return window.lag_s > bound
 
 
 def _last(switches: list[str]) -> str | None:

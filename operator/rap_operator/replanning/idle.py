@@ -10,7 +10,7 @@ from rap_operator.replanning import gates, triggers
 from rap_operator.replanning.case import Case
 from rap_operator.replanning.triggers import Trigger
 from rap_operator.replanning.values import Answered, Ask, Forget, Proposal, Store, Unusable, Verdict, Window
-from rap_operator.replanning.window import is_complete, reduced, reported_plan
+from rap_operator.replanning.window import reduced
 
 FIRST = "FirstWindow"
 """The plan was made before anything of the data was known."""
@@ -27,12 +27,13 @@ def advance(case: Case) -> Verdict:
     window = reduced(case.policy, seen, plan=plan, since_s=seen.running_s)
     if isinstance(window, Unusable):
         return case.quiet("Unknown", window.reason, window.message, wake_s=window.wait_s)
-    reported = reported_plan(seen.readings[-1]) or ""
+    reported = seen.readings[-1].plan or ""
+    case = case.with_state(catching_up=gates.catching_up(case.policy, case.state, window))
     case, trigger, numbers = _trigger(case, window)
     if trigger is None:
         case = case.with_state(stable=case.state.stable or reported)
         return case.decided("None", "Steady", "no trigger is over its bound", plans=(reported, ""), numbers=numbers)
-    held = gates.before_search(case.policy, case.state, window, trigger, case.now_s)
+    held = gates.before_search(case.policy, case.state, trigger, case.now_s)
     if held is not None:
         message = f"{trigger.text}, but {held.message}"
         return case.decided("None", held.reason, message, plans=(reported, ""), numbers=numbers, wake_s=held.wait_s)
@@ -42,10 +43,10 @@ def advance(case: Case) -> Verdict:
 def _adopted(case: Case) -> Case:
     """Ranks that could not run the stable plan at their start run their own: that one is in force."""
     state, readings = case.state, case.seen.readings
-    if not state.stable or not readings or not is_complete(readings[-1]):
+    if not state.stable or not readings or not readings[-1].is_complete:
         return case
     refused = {page.refused[0] for page in readings[-1].pages if page.refused is not None}
-    reported = reported_plan(readings[-1])
+    reported = readings[-1].plan
     if state.stable in refused and reported is not None and reported != state.stable:
         return case.with_state(stable="", baseline=None, fired=[], searched_at=None)
     return case
@@ -96,9 +97,12 @@ def _searched(
         "priceSeconds": gates.price(case.policy, case.state),
     }
     plans = (reported, proposal.plan)
-    held = gates.before_switch(case.policy, case.state, proposal, case.now_s)
+    held = gates.before_switch(case.policy, case.state, proposal, window, case.now_s)
     if held is not None or case.policy.mode == "Observe":
-        told = _judged(case, window, trigger, reported=reported)
+        if held is not None and held.reason == "Implausible":  # nothing to count drift from
+            told = case.with_state(searched_at=time_text(case.now_s))
+        else:
+            told = _judged(case, window, trigger, reported=reported)
         outcome = "None" if held is not None else "WouldSwitch"
         reason = held.reason if held is not None else trigger.name
         message = f"{trigger.text}: {held.message}" if held is not None else _offer(trigger, proposal)

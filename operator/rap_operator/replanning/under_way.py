@@ -8,7 +8,7 @@ from rap_operator.replanning import gates, triggers
 from rap_operator.replanning.case import Case
 from rap_operator.replanning.idle import refused
 from rap_operator.replanning.values import Answered, PutInForce, Unusable, Verdict, Window
-from rap_operator.replanning.window import is_complete, reduced, reported_plan
+from rap_operator.replanning.window import reduced
 
 MAX_FAILURES = 2  # ends of attempts as failures under a plan that was never proven
 SAME_DATA = 0.25  # drift of the workload beyond which before and after cannot be compared, where no trigger says
@@ -111,7 +111,9 @@ def _judged(case: Case, change: Change, window: Window) -> Verdict:
         message = f"{100 * gained:.1f} % gained, {100 * promised:.1f} % promised"
         return _return(case, change, "Ineffective", message, numbers=numbers)
     price = gates.price_after(case.state, window.stall_seconds)
-    proven = case.with_state(change=None, stable=change.plan, baseline=window.measured, fired=[], price_seconds=price)
+    # Drift counts from the data the plan was made for, not from that of its proof.
+    baseline = change.baseline.model_copy(update={"prediction_ratio": window.prediction_ratio})
+    proven = case.with_state(change=None, stable=change.plan, baseline=baseline, fired=[], price_seconds=price)
     if is_comparable:
         reason, message = "Effective", f"{100 * gained:.1f} % gained, {100 * promised:.1f} % promised"
     else:
@@ -161,10 +163,10 @@ def _trouble(case: Case, change: Change) -> Verdict | None:
 
 def _all_report(case: Case, plan: str) -> bool:
     readings = case.seen.readings
-    if not case.seen.is_running or not readings or not is_complete(readings[-1]):
+    if not case.seen.is_running or not readings or not readings[-1].is_complete:
         return False
     newest = readings[-1]
-    return reported_plan(newest) == plan and all(page.attempt == case.seen.attempt for page in newest.pages)
+    return newest.plan == plan and newest.attempt == case.seen.attempt
 
 
 def _never_left(case: Case, change: Change) -> bool:

@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 from rap_contract.status import Baseline, ReplanRecord, Replans
@@ -48,6 +50,22 @@ class RankPage:
     refused: tuple[str, str] | None = None
     """The last plan it could not run, and why."""
 
+    @property
+    def wrong(self) -> str:
+        """What of it cannot be: a number that is needed and missing, or one that is negative or not finite."""
+        needed = {"steps": self.steps, "step time": self.step_seconds, "exposed time": self.exposed_seconds}
+        for name, value in needed.items():
+            if value is None:
+                return f"no {name}"
+        numbers = {**needed, "lag": self.lag_s, "predicted step": self.predicted_seconds}
+        numbers |= {f"list length of {name}": value for name, value in self.lists.items()}
+        numbers |= {f"null share of {name}": value for name, value in self.nulls.items()}
+        numbers |= {f"capacity of {name}": value for name, value in self.capacity.items()}
+        for name, value in numbers.items():
+            if value is not None and not (math.isfinite(value) and value >= 0):
+                return f"{name} is {value}"
+        return ""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
@@ -58,6 +76,28 @@ class Reading:
     num_asked: int = 0
     error: str = ""
     """Of the first rank that did not answer."""
+
+    @cached_property
+    def is_complete(self) -> bool:
+        """Whether every rank that was asked has answered."""
+        return not self.error and bool(self.pages) and len(self.pages) == self.num_asked
+
+    @cached_property
+    def plan(self) -> str | None:
+        """The hash that all ranks report; None if they differ or one says nothing."""
+        hashes = {page.plan for page in self.pages}
+        return hashes.pop() if len(hashes) == 1 else None
+
+    @cached_property
+    def attempt(self) -> int | None:
+        """The attempt that all ranks report; None if they differ or one says nothing."""
+        attempts = {page.attempt for page in self.pages}
+        return attempts.pop() if len(attempts) == 1 else None
+
+    @cached_property
+    def wrong(self) -> str:
+        """What of it cannot be, with the rank that says it."""
+        return next((f"rank {page.rank}: {page.wrong}" for page in self.pages if page.wrong), "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +113,7 @@ class Window:
     prediction_ratio: float | None
     """Measured over predicted step."""
     lag_s: float | None
+    """The largest."""
     freshness_s: float | None
     busy_ratio: float | None
     measured: Baseline

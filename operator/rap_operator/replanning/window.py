@@ -32,7 +32,7 @@ def reduced(policy: Replanning, seen: Seen, *, plan: str | None, since_s: float 
     trouble = _trouble(newest, seen, policy)
     if trouble is not None:
         return trouble
-    reported = reported_plan(newest)
+    reported = newest.plan
     if reported is None or (plan is not None and reported != plan):
         hashes = sorted({page.plan or "the default" for page in newest.pages})
         return Unusable(reason="OtherPlan", message=f"ranks report {', '.join(hashes)}, expected {plan or 'one plan'}")
@@ -53,21 +53,10 @@ def reduced(policy: Replanning, seen: Seen, *, plan: str | None, since_s: float 
     return _reduce(inside, stall_from=_before(seen.readings, alike[0]))
 
 
-def reported_plan(reading: Reading) -> str | None:
-    """The hash that all ranks of a reading report; None if they differ or one says nothing."""
-    hashes = {page.plan for page in reading.pages}
-    return hashes.pop() if len(hashes) == 1 else None
-
-
-def is_complete(reading: Reading) -> bool:
-    """Whether every rank that was asked has answered."""
-    return not reading.error and bool(reading.pages) and len(reading.pages) == reading.num_asked
-
-
 def _before(readings: Sequence[Reading], first: Reading) -> Reading:
     """The reading before the first one of a plan: what the switch cost lies between them."""
     for early, late in pairwise(readings):
-        if late is first and is_complete(early) and early.pages[0].attempt == first.pages[0].attempt:
+        if late is first and early.is_complete and early.attempt == first.attempt:
             return early
     return first
 
@@ -78,44 +67,25 @@ def _trouble(newest: Reading, seen: Seen, policy: Replanning) -> Unusable | None
         return Unusable(reason="MetricsStale", message=f"the newest reading is {age_s:.0f} s old")
     if not newest.pages:
         return Unusable(reason="NoMetrics", message=newest.error or "no rank answered")
-    if not is_complete(newest):
+    if not newest.is_complete:
         message = f"{len(newest.pages)} of {newest.num_asked} ranks answered: {newest.error}"
         return Unusable(reason="MetricsPartial", message=message)
     for page in newest.pages:
         if page.attempt != seen.attempt:
             message = f"rank {page.rank} reports attempt {page.attempt}, attempt {seen.attempt} runs"
             return Unusable(reason="MetricsStale", message=message)
-        wrong = _wrong(page)
-        if wrong:
-            return Unusable(reason="MetricsInvalid", message=f"rank {page.rank}: {wrong}")
+    if newest.wrong:
+        return Unusable(reason="MetricsInvalid", message=newest.wrong)
     return None
-
-
-def _wrong(page: RankPage) -> str:
-    needed = {"steps": page.steps, "step time": page.step_seconds, "exposed time": page.exposed_seconds}
-    for name, value in needed.items():
-        if value is None:
-            return f"no {name}"
-    numbers = {**needed, "lag": page.lag_s, "predicted step": page.predicted_seconds}
-    numbers |= {f"list length of {name}": value for name, value in page.lists.items()}
-    numbers |= {f"null share of {name}": value for name, value in page.nulls.items()}
-    numbers |= {f"capacity of {name}": value for name, value in page.capacity.items()}
-    for name, value in numbers.items():
-        if value is not None and not (math.isfinite(value) and value >= 0):
-            return f"{name} is {value}"
-    return ""
 
 
 def _alike(readings: Sequence[Reading], plan: str) -> tuple[list[Reading], bool]:
     """The newest complete readings of one plan and attempt, and whether nothing else was ever seen before them."""
-    attempt = readings[-1].pages[0].attempt
     found: list[Reading] = []
     for reading in reversed(readings):
-        if not is_complete(reading):
+        if not reading.is_complete:
             continue
-        if reported_plan(reading) != plan or any(page.attempt != attempt for page in reading.pages):
-            return found[::-1], False
-        if any(_wrong(page) for page in reading.pages):
+        if reading.plan != plan or reading.attempt != readings[-1].attempt or reading.wrong:
             return found[::-1], False
         found.append(reading)
     return found[::-1], True
@@ -163,7 +133,7 @@ def _reduce(inside: Sequence[Reading], *, stall_from: Reading) -> Window | Unusa
         exposed_ratio=min(exposed_ratio, 1.0),
         stall_seconds=max(stall, 0.0),
         prediction_ratio=ratio,
-        lag_s=_mean([page.lag_s for reading in inside for page in reading.pages]),
+        lag_s=max((page.lag_s for reading in inside for page in reading.pages if page.lag_s is not None), default=None),
         freshness_s=_mean([page.freshness_s for reading in inside for page in reading.pages]),
         busy_ratio=_mean([page.busy_ratio for reading in inside for page in reading.pages]),
         measured=Baseline(
