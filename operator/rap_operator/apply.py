@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from rap_contract.job import RAPJobSpec
-from rap_contract.status import Status
+from rap_contract.status import ConditionType, Status
 
-from rap_operator import children, naming
-from rap_operator.api import Api, ApiError, Object
+from rap_operator import children, conditions, naming
+from rap_operator.api import Api, ApiError, ApiUnavailable, Object
 from rap_operator.cache import Cache
 from rap_operator.decision import Action, Decision, KeepSupport, RemoveAttempt, RemovePod, StartAttempt
 from rap_operator.events import EventSink
@@ -46,6 +46,17 @@ class Applier:
         self._write_status(subject, decision.status)
         for notice in decision.notices:
             self._events.tell(subject, notice)
+
+    def say_refused(self, subject: Subject, why: str, *, now_s: float) -> None:
+        """Writes into the status as it is that the server would not have what was due; never fails."""
+        said = conditions.Said("False", "Refused", why)
+        status = conditions.set_condition(
+            subject.status, ConditionType.SCHEDULED, said, generation=subject.generation, now_s=now_s
+        )
+        try:
+            self._write_status(subject, status)
+        except (ApiError, ApiUnavailable) as error:
+            LOG.info("the refusal was not written down: %s", error)
 
     def _do(self, action: Action, judged: Judged, observed: Observed) -> None:
         subject = observed.subject

@@ -63,14 +63,16 @@ def plan_config(subject: Subject) -> Support:
 
 def attempt_job(subject: Subject, attempt: Attempt, spec: RAPJobSpec) -> Object:
     """The Indexed Job of an attempt: a pod a node, all or nothing, no restart of its own."""
-    queue = subject.queue_labels
     body = _object(JOBS, subject, naming.attempt_name(subject.base, attempt.number))
-    body["metadata"]["labels"] |= {**queue, **_attempt_labels(attempt)}
+    body["metadata"]["labels"] |= {**subject.scheduler_labels, **_attempt_labels(attempt)}
     plan_hash = subject.status.plan.hash
     if plan_hash:
         body["metadata"]["annotations"][naming.ANNOTATION_PLAN_HASH] = plan_hash
     template = pod_template(subject, attempt, spec)
     template["metadata"]["labels"] |= {**naming.job_labels(subject.name, subject.uid), **_attempt_labels(attempt)}
+    gang = {naming.ANNOTATION_VOLCANO_GANG: str(attempt.nodes)}
+    is_volcanos = template["spec"].get("schedulerName") == naming.VOLCANO
+    body["metadata"]["annotations"] |= {**(gang if is_volcanos else {}), **subject.scheduler_annotations}
     trainer = template["spec"]["containers"][0]["name"]
     body["spec"] = {
         "completionMode": "Indexed",
@@ -87,7 +89,7 @@ def attempt_job(subject: Subject, attempt: Attempt, spec: RAPJobSpec) -> Object:
                 },
             ]
         },
-        "suspend": bool(queue),
+        "suspend": subject.is_queued,
         "template": template,
     }
     return body

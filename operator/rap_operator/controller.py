@@ -83,18 +83,15 @@ class Controller:
         if view is None:
             return None
         judged, observed = self._observer.observe(view)
-        subject = observed.subject
-        attempt = subject.status.attempt
-        with job_context(f"{subject.namespace}/{subject.name}", attempt.number if attempt else 0):
-            decision = decide(judged, observed, self._wall_clock(), self._limits)
-            try:
-                self._applier.apply(decision, judged, observed)
-            except NotGone as waiting:
-                LOG.info("%s", waiting)
-                return NOT_GONE_RETRY_S
-            except (ApiError, Foreign) as error:
-                self._tell(subject, error)
-                raise
+        decision = decide(judged, observed, self._wall_clock(), self._limits)
+        try:
+            self._applier.apply(decision, judged, observed)
+        except NotGone as waiting:
+            LOG.info("%s", waiting)
+            return NOT_GONE_RETRY_S
+        except (ApiError, Foreign) as error:
+            self._tell(observed.subject, error)
+            raise
         return decision.requeue_s
 
     def work_once(self, timeout_s: float | None = None) -> bool:
@@ -102,6 +99,11 @@ class Controller:
         key = self.queue.get(timeout_s)
         if key is None:
             return False
+        with job_context("/".join(key), self._attempt_of(key)):
+            self._work_on(key)
+        return True
+
+    def _work_on(self, key: Key) -> None:
         begun_s, outcome = time.monotonic(), "done"
         try:
             again_s = self.reconcile(key)
@@ -123,7 +125,11 @@ class Controller:
         finally:
             self.queue.done(key)
             self.observe_pass(outcome, time.monotonic() - begun_s)
-        return True
+
+    def _attempt_of(self, key: Key) -> int:
+        view = self.cache.rapjob(key)
+        attempt = ((view.item.get("status") or {}) if view else {}).get("attempt") or {}
+        return int(attempt.get("number", 0))
 
     def _work_when_synced(self) -> None:
         for reflector in self.reflectors:
@@ -137,6 +143,7 @@ class Controller:
         """What the server will not have is the user's to know: a quota, a webhook, a wrong podTemplate."""
         if isinstance(error, ApiError) and error.status not in (400, 403, 413, 422):
             return
+        self._applier.say_refused(subject, str(error), now_s=self._wall_clock())
         self._events.tell(subject, Notice(reason="Refused", message=str(error), level="Warning"))
 
     def _spawn(self, target: Callable[[], None], name: str) -> None:

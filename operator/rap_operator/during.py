@@ -94,10 +94,14 @@ def _end(status: Status, sight: Sight, job: JobView | None, pods: tuple[PodView,
     attempt, policy = _attempt(status), sight.policy
     if job is not None:
         happened = find_end(job, pods, now_s=sight.now_s)
+        if job.parallelism != attempt.nodes and (happened is None or happened.end_class is not EndClass.COMPLETED):
+            message = f"Job {job.meta.name} was made for {attempt.nodes} pods, and now wants {job.parallelism}"
+            return End(end_class=EndClass.DISRUPTION, reason="JobEdited", message=message)
         if happened is not None:
             return happened.by_rules(policy.restart.rules)
         if job.is_suspended and (status.nodes > 0 or pods):
-            return End(end_class=EndClass.DISRUPTION, reason="Preempted", message="its queue suspended the Job")
+            message = f"Job {job.meta.name} was suspended, by its queue or by hand"
+            return End(end_class=EndClass.DISRUPTION, reason="Preempted", message=message)
     elif attempt.state == "Created":
         return End(end_class=EndClass.DISRUPTION, reason="JobDeleted", message="its Job is gone")
     if is_past_deadline(status, sight):

@@ -19,8 +19,20 @@ ANNOTATION_JOB = "rap.dev/job"
 ANNOTATION_GENERATION = "rap.dev/generation"
 ANNOTATION_PLAN_HASH = "rap.dev/plan-hash"
 ANNOTATION_PAUSE = "rap.dev/pause-reconciliation"
-QUEUE_LABELS = ("kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/priority-class")
-"""Labels of a RAPJob that its Jobs carry on, so that Kueue admits them."""
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+"""A RAPJob with this label has Jobs that start suspended: Kueue admits them."""
+SCHEDULER_DOMAINS = (
+    "kueue.x-k8s.io/",
+    "scheduling.k8s.io/",
+    "scheduling.x-k8s.io/",
+    "scheduling.volcano.sh/",
+    "volcano.sh/",
+    "yunikorn.apache.org/",
+)
+"""Labels and annotations of a RAPJob under these go to its Jobs: what queues and gang schedulers read there."""
+VOLCANO = "volcano"
+ANNOTATION_VOLCANO_GANG = "scheduling.volcano.sh/group-min-member"
+"""On a Job: Volcano places so many of its pods at once or none (its pod group controller reads it)."""
 
 SELECTOR = f"{LABEL_MANAGED_BY}={MANAGER}"
 """Of everything ours; what the operator watches."""

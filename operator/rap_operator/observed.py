@@ -9,7 +9,7 @@ from typing import Any
 from rap_contract.job import RAPJobSpec
 from rap_contract.status import Status
 
-from rap_operator.naming import ANNOTATION_PAUSE, OWN_NAMES, QUEUE_LABELS, base
+from rap_operator.naming import ANNOTATION_PAUSE, OWN_NAMES, QUEUE_LABEL, SCHEDULER_DOMAINS, base
 from rap_operator.views import JobView, PodView
 
 
@@ -42,8 +42,16 @@ class Subject:
         return self.raw_spec.get("managedBy") not in OWN_NAMES
 
     @property
-    def queue_labels(self) -> dict[str, str]:
-        return {key: self.labels[key] for key in QUEUE_LABELS if key in self.labels}
+    def is_queued(self) -> bool:
+        return bool(self.labels.get(QUEUE_LABEL))
+
+    @property
+    def scheduler_labels(self) -> dict[str, str]:
+        return {key: value for key, value in self.labels.items() if key.startswith(SCHEDULER_DOMAINS)}
+
+    @property
+    def scheduler_annotations(self) -> dict[str, str]:
+        return {key: value for key, value in self.annotations.items() if key.startswith(SCHEDULER_DOMAINS)}
 
 
 @dataclass(frozen=True, kw_only=True)

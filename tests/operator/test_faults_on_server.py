@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
@@ -49,6 +50,26 @@ def test_an_etcd_that_stops_for_a_while_is_waited_for(on_server: OnServer) -> No
     wait_until(lambda: on_server.api.is_healthy("/readyz"), limit_s=60, what="the API server to recover")
     on_server.edit(stallSeconds=61)
     wait_until(lambda: generation_seen(on_server) == 2, limit_s=60, what="the operator to go on")
+
+
+@pytest.mark.slow
+def test_an_etcd_that_stops_for_twenty_seconds_disturbs_no_running_job(
+    on_server: OnServer, node_agent: NodeAgent
+) -> None:
+    del node_agent
+    on_server.operate(timing=IMPATIENT)
+    on_server.create(script_job(WAIT, **QUICK))
+    on_server.wait_phase("Running")
+    before = sorted(pod["metadata"]["uid"] for pod in on_server.pods())
+    on_server.cluster.etcd.kill()
+    stopped_s = time.monotonic()
+    wait_until(lambda: time.monotonic() - stopped_s >= 20, limit_s=60, what="20 s", every_s=1.0)
+    on_server.cluster.etcd.start()
+    wait_until(lambda: on_server.api.is_healthy("/readyz"), limit_s=60, what="the API server to recover")
+    on_server.edit(stallSeconds=61)
+    wait_until(lambda: generation_seen(on_server) == 2, limit_s=60, what="the operator to go on")
+    assert sorted(pod["metadata"]["uid"] for pod in on_server.pods()) == before
+    assert on_server.attempt() == 1
 
 
 def test_a_crd_removed_and_put_back_is_served_again(on_server: OnServer) -> None:

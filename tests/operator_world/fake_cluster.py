@@ -36,6 +36,8 @@ class FakeCluster:
         self.lost_nodes: set[str] = set()
         self.holds_pods = False
         """Pods stay Pending."""
+        self.refuses: dict[str, str] = {}
+        """Why a webhook or a quota lets no object of a kind be created, by kind."""
         self._version = 100
 
     # --- the API
@@ -66,6 +68,8 @@ class FakeCluster:
     def create(self, resource: Resource, namespace: str, body: Object) -> Object:
         name = body["metadata"]["name"]
         self.calls.append(("create", resource.kind, name))
+        if resource.kind in self.refuses:
+            raise ApiError(403, "Forbidden", self.refuses[resource.kind])
         if (resource.kind, namespace, name) in self.objects:
             raise ApiError(409, "AlreadyExists", f"{resource.kind} {name} exists")
         if resource is JOBS:

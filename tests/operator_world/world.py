@@ -10,7 +10,7 @@ from typing import Any
 from contract.valid_job import VALID
 from operator_world.fake_cluster import NAMES, FakeCluster, Object
 from rap_contract.status import Status
-from rap_operator.api import Api, ApiError
+from rap_operator.api import Api, ApiError, ApiUnavailable
 from rap_operator.apply import NotGone
 from rap_operator.cache import Key
 from rap_operator.controller import Controller
@@ -42,6 +42,9 @@ class World:
         self.cluster = cluster or FakeCluster()
         self.api: Api = api or self.cluster
         self.telemetry: Telemetry | None = None
+        self.refused: list[str] = []
+        """What passes were refused, where a test lets the server refuse."""
+        self.tolerates: tuple[type[Exception], ...] = ()
         self.restart_operator()
 
     def restart_operator(self) -> None:
@@ -77,11 +80,12 @@ class World:
         for view in self.controller.cache.rapjobs():
             try:
                 self.controller.reconcile((view.meta.namespace, view.meta.name))
-            except ApiError as error:
-                if not error.is_conflict:
-                    raise
             except NotGone:
                 pass
+            except (ApiError, ApiUnavailable) as error:
+                if not (isinstance(error, ApiError) and error.is_conflict) and not isinstance(error, self.tolerates):
+                    raise
+                self.refused.append(str(error))
 
     def settle(self) -> None:
         """Rounds until nothing changes any more."""
