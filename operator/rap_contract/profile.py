@@ -22,6 +22,7 @@ Count = Annotated[int, Field(ge=0, lt=2**62)]
 Programs = Annotated[int, Field(ge=1, le=2**20)] | None
 """Grid size of a launch; None is the kernel's own full grid."""
 Kind = Literal["memory", "compute"]
+KINDS: tuple[Kind, ...] = ("memory", "compute")
 Stage = Literal["lanes", "scan", "select", "bases", "values", "compare"]
 
 

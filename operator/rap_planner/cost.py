@@ -10,13 +10,12 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rap_contract.profile import Coefficients, Kind, Profile, WindowProfile
+from rap_contract.profile import KINDS, Coefficients, Kind, Profile, WindowProfile
 from rap_contract.windows import INLINE, INPUT_DIST, PLACES
 
 Grid = int | None
 Slot = tuple[str, Grid]
 """A window and a number of programs."""
-KINDS: tuple[Kind, ...] = ("memory", "compute")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -47,7 +47,7 @@ def task_of(
     ranks: Ranks,
 ) -> Task:
     """The task of a job. Batch size is rows of one rank."""
-    lengths = _lengths(graph, workload)
+    lengths = mean_lengths(graph, workload)
     at: dict[str, list[FusedKernel]] = {}
     for kernel in kernels:
         for name in kernel.features:
@@ -121,7 +121,7 @@ def _value_bytes(node: Node, lengths: Sequence[float]) -> float:
     return lengths[node.index] * per_element + (LENGTH_BYTES if node.type.is_list else 0)
 
 
-def _lengths(graph: FeatureGraph, workload: Workload) -> list[float]:
+def mean_lengths(graph: FeatureGraph, workload: Workload) -> list[float]:
     """Mean elements a row of each node."""
     lengths: list[float] = []
     for node in graph.nodes:

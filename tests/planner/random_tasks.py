@@ -6,9 +6,9 @@ import random
 from itertools import combinations, pairwise, product
 
 from rap_contract.plan import FusedKernel
-from rap_contract.profile import Coefficients, Device, Links, Profile, Response, Stage, WindowProfile
+from rap_contract.profile import KINDS, Coefficients, Device, Links, Profile, Response, Stage, WindowProfile
 from rap_contract.windows import INPUT_DIST, ORDER, PLACES
-from rap_planner.cost import KINDS, Costs
+from rap_planner.cost import Costs
 from rap_planner.enumerate import Choices, Enumerator
 from rap_planner.loads import Estimator, Owned, Schedule
 from rap_planner.task import Item, Piece, Task

@@ -1,0 +1,218 @@
+"""What each launch of the fused program does for each feature: rows, elements, bytes, element functions. Pure.
+
+Sizes are means: list lengths come from the graph's nodes (`rap_planner.work.mean_lengths`). Besides the element functions of
+the chains, `ops` counts what the kernels do around them, under names with a colon: `:lane` (a row of a lane), `:first` (a lane
+finds the first element of a list), `:element` and `:find` (an element of a stage; the search for its row),
+`:select` and `:draw` (an element of a selection; its hash), `:pair` (of a comparison), `:row` (of a scan), `:list` (of bases).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from rap_contract.graph import FeatureGraph
+from rap_contract.profile import Stage as StageName
+
+from rap_trainer.fusion.groups import Groups, Launch
+from rap_trainer.fusion.stages import NO_LIMIT, Comparison, Lane, Operand, Selection, Slot, Stage
+
+ID_BYTES, NUMBER_BYTES, LENGTH_BYTES, FLAG_BYTES = 8, 4, 4, 1
+DRAW_BITS = 53  # of a sample's hash
+
+
+@dataclass(frozen=True, kw_only=True)
+class EntryWork:
+    """What a launch does for one feature."""
+
+    feature: str
+    num_bytes: float
+    """Read and written."""
+    ops: Counter[str]
+    """Element functions applied, by name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchWork:
+    """What one launch does for a batch."""
+
+    stage: StageName
+    wave: int
+    entries: tuple[EntryWork, ...]
+    num_tiles: float
+    """Pieces that programs take in turn; below the device's room for programs, more work costs no more time."""
+    functions: tuple[str, ...] = ()
+    """What the kernel is compiled for."""
+
+    @property
+    def num_bytes(self) -> float:
+        return sum(entry.num_bytes for entry in self.entries)
+
+    @property
+    def ops(self) -> Counter[str]:
+        total: Counter[str] = Counter()
+        for entry in self.entries:
+            total.update(entry.ops)
+        return total
+
+    @property
+    def largest_share(self) -> float:
+        """Of the bytes, in the feature with most of them."""
+        total, by_feature = self.num_bytes, Counter[str]()
+        for entry in self.entries:
+            by_feature[entry.feature] += entry.num_bytes  # type: ignore[assignment]  # Counter holds floats as well
+        return max(by_feature.values(), default=0) / total if total else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """Of a batch."""
+
+    rows: int
+    node_lengths: Sequence[float]
+    """Mean elements a row, by node of the graph."""
+    column_lengths: dict[str, float]
+    nullable: frozenset[str]
+    scratch: dict[int, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, graph: FeatureGraph, rows: int, node_lengths: Sequence[float], nullable: frozenset[str]) -> Sizes:
+        columns = {node.column: node_lengths[node.index] for node in graph.nodes if node.column is not None}
+        for node in graph.nodes:
+            if node.weights is not None and node.column is not None:
+                columns[node.weights] = node_lengths[node.index]
+        return cls(rows=rows, node_lengths=node_lengths, column_lengths=columns, nullable=nullable)
+
+    def length(self, slot: Slot) -> float:
+        """Mean elements a row of what a slot holds."""
+        return self.column_lengths.get(slot.name, 1.0) if slot.node is None else self.node_lengths[slot.node]
+
+    def flags(self, slot: Slot) -> int:
+        """Bytes of an element's null flag."""
+        return FLAG_BYTES if slot.node is None and slot.name in self.nullable else 0
+
+
+def works_of(groups: Groups, sizes: Sizes) -> tuple[LaunchWork, ...]:
+    """The work of each launch, in order."""
+    return tuple(_work(launch, groups, sizes) for launch in groups.launches)
+
+
+def _work(launch: Launch, groups: Groups, sizes: Sizes) -> LaunchWork:
+    rows, tiles = sizes.rows, groups.tiles
+    entries: list[EntryWork] = []
+    skipped = len(groups.raw_lists)
+    num = launch.end - launch.first
+    pieces = float(num)
+    if launch.kernel == "lanes":
+        entries = [_lane(lane, sizes) for lane in groups.lanes[launch.first : launch.end]]
+        pieces = num * -(-rows // tiles.lane)
+    elif launch.kernel == "values":
+        stages = groups.stages[launch.first - skipped : launch.end - skipped]
+        entries = [_stage(stage, sizes, general=launch.general) for stage in stages]
+        pieces = sum(-(-entry.ops[":element"] // tiles.value) for entry in entries)
+    elif launch.kernel == "compare":
+        entries = [_comparison(each, sizes) for each in groups.comparisons[launch.first : launch.end]]
+        pieces = num * -(-rows // tiles.compare[0])
+    elif launch.kernel == "select":
+        chosen = groups.selections[launch.first : launch.end]
+        entries = [_selection(each, launch.features[0], sizes) for each in chosen]
+        pieces = num * -(-rows // tiles.select[0])
+    else:
+        name = launch.features[0] if launch.features else ""
+        entries = [_count(launch, name, sizes) for _ in range(num)]
+    return LaunchWork(
+        stage=launch.kernel,  # type: ignore[arg-type]  # the launches' kernels are the contract's stages
+        wave=launch.wave,
+        entries=tuple(entries),
+        num_tiles=float(pieces),
+        functions=(*launch.step_names, *launch.structures, *(["general"] if launch.general else [])),
+    )
+
+
+def _lane(lane: Lane, sizes: Sizes) -> EntryWork:
+    rows = sizes.rows
+    read = lane.dtype.num_bytes + sizes.flags(lane.slot) + (LENGTH_BYTES if lane.is_list else 0)
+    written = ID_BYTES + FLAG_BYTES if lane.destination.kind == "ids" else NUMBER_BYTES
+    ops = Counter({":lane": rows})
+    if lane.is_list:
+        ops[":first"] = rows
+    for step in lane.steps:
+        ops[step.name] += rows
+    return EntryWork(feature=lane.feature, num_bytes=rows * (read + written), ops=ops)
+
+
+def _stage(stage: Stage, sizes: Sizes, *, general: bool) -> EntryWork:
+    rows, operand = sizes.rows, stage.operand
+    kept = _kept(operand, sizes, stage.limit_before)
+    made = min(_restructured(stage, kept, sizes), stage.limit_after)
+    weights = NUMBER_BYTES if stage.weighted else 0
+    written = ID_BYTES if stage.destination.slot is None else stage.destination.dtype.num_bytes
+    num_bytes = kept * (operand.dtype.num_bytes + sizes.flags(operand.slot) + weights) + made * (written + weights)
+    ops = Counter({":element": int(rows * made)})
+    if general or not stage.keeps_positions:
+        ops[":find"] = int(rows * made)
+    if stage.structure.kind not in ("same", "fill_rows", "null_rows"):
+        ops[f":{stage.structure.kind}"] = int(
+            rows * made * max(stage.structure.parameter, 1) if "gram" in stage.structure.kind else rows * made
+        )
+    for steps, count in ((stage.pre, kept), (stage.post, made)):
+        for step in steps:
+            ops[step.name] += int(rows * count)
+    return EntryWork(feature=stage.feature, num_bytes=rows * (num_bytes + 2 * LENGTH_BYTES), ops=ops)
+
+
+def _kept(operand: Operand, sizes: Sizes, limit: int) -> float:
+    """Mean elements a row that a fusion reads."""
+    length, selection = sizes.length(operand.slot), operand.selection
+    if selection is not None:
+        length = min(length, selection.limit)
+        if selection.rate_word is not None:
+            length *= min(1.0, selection.rate_word / 2.0**DRAW_BITS)
+    return min(length, limit if limit != NO_LIMIT else length)
+
+
+def _restructured(stage: Stage, kept: float, sizes: Sizes) -> float:
+    structure = stage.structure
+    match structure.kind:
+        case "ngram" | "windows":
+            return max(kept - structure.parameter + 1, min(kept, 1.0))
+        case "onehot":
+            return kept * structure.parameter
+        case "cartesian":
+            other = 1.0 if structure.other is None else _kept(structure.other, sizes, NO_LIMIT)
+            return min(kept * other, structure.parameter)
+        case _:
+            return kept
+
+
+def _selection(selection: Selection, feature: str, sizes: Sizes) -> EntryWork:
+    elements = sizes.rows * sizes.length(selection.slot)
+    ops = Counter({":select": int(elements), ":row": sizes.rows})
+    if selection.rate_word is not None:
+        ops[":draw"] = int(sizes.rows * min(sizes.length(selection.slot), selection.limit))
+    flags = FLAG_BYTES * (1 if selection.partner is None else 2)
+    return EntryWork(
+        feature=feature, num_bytes=elements * (flags + FLAG_BYTES) + sizes.rows * LENGTH_BYTES * 3, ops=ops
+    )
+
+
+def _comparison(comparison: Comparison, sizes: Sizes) -> EntryWork:
+    first, second = _kept(comparison.first, sizes, NO_LIMIT), _kept(comparison.second, sizes, NO_LIMIT)
+    rows = sizes.rows
+    scores = sum(
+        NUMBER_BYTES * _kept(each, sizes, NO_LIMIT)
+        for each in (comparison.first_scores, comparison.second_scores)
+        if each is not None
+    )
+    ops = Counter({":pair": int(rows * first * second), ":row": rows, comparison.stem: int(rows * first)})
+    num_bytes = rows * ((first + second) * ID_BYTES + scores + 4 * LENGTH_BYTES + NUMBER_BYTES)
+    return EntryWork(feature=comparison.feature, num_bytes=num_bytes, ops=ops)
+
+
+def _count(launch: Launch, feature: str, sizes: Sizes) -> EntryWork:
+    if launch.kernel == "bases":
+        return EntryWork(feature=feature, num_bytes=4 * ID_BYTES, ops=Counter({":list": 1}))
+    return EntryWork(
+        feature=feature, num_bytes=3 * LENGTH_BYTES * sizes.rows, ops=Counter({":row": sizes.rows, ":list": 1})
+    )

@@ -1,0 +1,160 @@
+"""The windows of the captured step: when each opens, and what the step loses to a probe in it, by kind, size and grid.
+
+The real step runs, on what the slots hold, with probes in place of preprocessing. Collective: every rank makes the same
+calls, and a step counts as long as on the slowest rank.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from rap_contract.profile import KINDS, Kind, Response
+from rap_contract.windows import PLACES
+
+from rap_trainer.captured.assemble import Assembly
+from rap_trainer.captured.capture import CapturedSteps
+from rap_trainer.captured.schedule import Placement, Schedule, Window
+from rap_trainer.captured.step import NoPreprocessing, Preprocessor, TrainStep
+from rap_trainer.profiling.probes import Probes, ProbeSize
+from rap_trainer.world import World
+
+GRIDS: tuple[int | None, ...] = (None, 32, 64, 100)
+"""Programs tried in each window: a full grid, and what leaves the exchange's or a GEMM's SMs free (H200: 132)."""
+LENGTHS_US = (6.0, 15.0, 40.0, 100.0)
+"""Of the probes, alone on a full grid; spans the fused kernels of plans 0 to 4."""
+STEPS, REPEATS = 16, 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What was found of a step."""
+
+    step_seconds: float
+    opens_seconds: dict[str, float]
+    """When each window opens, after the step's beginning; of the slowest rank's median step."""
+    responses: dict[str, tuple[Response, ...]]
+
+
+class CapturedWindows:
+    """Captures a step again and again with probes in it."""
+
+    def __init__(self, assembly: Assembly, world: World, *, sort_early: bool = True) -> None:
+        self._assembly, self._world, self._sort_early = assembly, world, sort_early
+        self._warm = False
+
+    def find(
+        self, *, grids: Sequence[int | None] = GRIDS, windows: Sequence[str] = PLACES, kinds: Sequence[Kind] = KINDS
+    ) -> Found:
+        """Everything. Collective; about half a second a window and grid."""
+        base = self._steps(NoPreprocessing(), Schedule())
+        step_seconds = self.seconds(base)
+        opens = self._opens()
+        probes = Probes(self._world.device)
+        sizes = self._agreed([probes.sized(kind, length * 1e-6) for kind in kinds for length in LENGTHS_US])
+        found: dict[str, tuple[Response, ...]] = {}
+        for window in windows:
+            responses: list[Response] = []
+            for grid in grids:
+                steps = self._steps(probes, Schedule.uniform(1, Window(window), grid))
+                responses += [self._response(base, steps, probes, size, grid) for size in sizes]
+                steps.close()
+            found[window] = tuple(responses)
+        base.close()
+        return Found(step_seconds=step_seconds, opens_seconds=opens, responses=found)
+
+    def _response(
+        self, base: CapturedSteps, steps: CapturedSteps, probes: Probes, size: ProbeSize, grid: int | None
+    ) -> Response:
+        solo = probes.solo_seconds(size, grid)
+        probes.set(size)
+        with_probe = self.seconds(steps)
+        without = self.seconds(base)
+        return Response(
+            kind=size.kind,
+            programs=grid,
+            num_bytes=size.num_bytes,
+            solo_seconds=solo,
+            added_seconds=max(0.0, with_probe - without),
+        )
+
+    def seconds(self, steps: CapturedSteps) -> float:
+        """Median seconds of a step, of the slowest rank. Collective."""
+        return self._timed(_turns(steps))
+
+    def _timed(self, step: Callable[[], None]) -> float:
+        times = []
+        for _ in range(REPEATS):
+            torch.cuda.synchronize(self._world.device)
+            dist.barrier(self._world.control_group)
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]  # torch leaves it untyped
+            step()
+            begin.record()
+            for _ in range(STEPS):
+                step()
+            end.record()
+            end.synchronize()
+            times.append(begin.elapsed_time(end) / 1e3 / STEPS)
+        return self._slowest(statistics.median(times))
+
+    def _opens(self) -> dict[str, float]:
+        """Probes without work in every window write when they begin."""
+        names = ("inline", *PLACES)
+        stamped = Probes(self._world.device, num=len(names), stamped=True)
+        schedule = Schedule(
+            placements=tuple(Placement(kernel=k, window=Window(name), programs=1) for k, name in enumerate(names))
+        )
+        steps = self._steps(stamped, schedule)
+        step, found = _turns(steps), []
+        dist.barrier(self._world.control_group)
+        for _ in range(STEPS):
+            step()
+            torch.cuda.synchronize(self._world.device)
+            stamps = stamped.stamps.tolist()
+            found.append([(stamp - stamps[0]) * 1e-9 for stamp in stamps])
+        steps.close()
+        columns = zip(*found, strict=True)
+        return {name: self._slowest(statistics.median(column)) for name, column in zip(names, columns, strict=True)}
+
+    def _steps(self, work: Preprocessor, schedule: Schedule) -> CapturedSteps:
+        parts = self._assembly
+        step = TrainStep(
+            parts.lookup,
+            parts.dense,
+            parts.optimizer,
+            parts.exchange,
+            lanes=parts.lanes,
+            preprocessor=work,
+            schedule=schedule,
+        )
+        steps = CapturedSteps(step, parts.slots, warm=self._warm, sort_early=self._sort_early)
+        self._warm = True
+        return steps
+
+    def _slowest(self, seconds: float) -> float:
+        if self._world.size == 1:
+            return seconds
+        slowest = torch.tensor([seconds], dtype=torch.float64)
+        dist.all_reduce(slowest, op=dist.ReduceOp.MAX, group=self._world.control_group)
+        return float(slowest)
+
+    def _agreed(self, sizes: list[ProbeSize]) -> list[ProbeSize]:
+        """The first rank's sizes on every rank."""
+        if self._world.size > 1:
+            dist.broadcast_object_list(sizes, src=0, group=self._world.control_group)
+        return sizes
+
+
+def _turns(steps: CapturedSteps) -> Callable[[], None]:
+    """Trains on one slot and the other in turn."""
+    turn = 0
+
+    def step() -> None:
+        nonlocal turn
+        steps.replay(turn)
+        turn = 1 - turn
+
+    return step

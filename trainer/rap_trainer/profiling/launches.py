@@ -1,0 +1,121 @@
+"""How long each launch of a fused program takes alone on a GPU: many in one CUDA graph, inputs rotating past the L2.
+
+Not here: which programs are worth measuring, and what becomes of the numbers.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from rap_contract.graph import FeatureGraph
+from rap_contract.profile import GroupWorkload, Workload
+from rap_planner.work import mean_lengths as node_lengths
+
+from rap_trainer.batch import RawBatch
+from rap_trainer.fusion.layout import OutputLayout
+from rap_trainer.fusion.program import FusedProgram, Limits
+from rap_trainer.plan.launch_work import LaunchWork, Sizes, works_of
+from rap_trainer.profiling.batches import mean_lengths
+
+ROUNDS = 4
+"""Passes over the input sets in one graph."""
+REPLAYS = 7
+"""Of which the median counts; two more warm up."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredLaunch:
+    """One launch, alone."""
+
+    work: LaunchWork
+    rows: int
+    programs: int | None
+    """Bound on the grid; None: the kernel's own."""
+    seconds: float
+    spread: float
+    """Longest less shortest replay over the median."""
+
+
+class LaunchBench:
+    """Measures programs of one device. GPU only."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def measure(
+        self, graph: FeatureGraph, batches: Sequence[RawBatch], *, grids: Sequence[int | None] = (None,)
+    ) -> list[MeasuredLaunch]:
+        """Every launch of the graph's program over these batches (several, so that inputs are not in the cache)."""
+        nullable = frozenset(name for name, column in batches[0].columns.items() if column.nulls_N is not None)
+        capacities = {
+            name: max(batch.columns[name].values_N.numel() for batch in batches)
+            for name, value in graph.columns.items()
+            if value.is_list and name in batches[0].columns
+        }
+        rows = batches[0].num_rows
+        program = FusedProgram(
+            graph,
+            self._device,
+            limits=Limits(batch_size=rows, capacities=capacities, nullable=nullable),
+            layout=layout_of(graph),
+        )
+        runs = []
+        for batch in batches:
+            present = None
+            if program.layout.padded:
+                present = torch.zeros(rows, len(graph.sparse), dtype=torch.int8, device=self._device)
+            runs.append((program.bind(batch), program.new_outputs(present_BF=present)))
+        for binding, outputs in runs:
+            program.launch(binding, outputs)
+        columns = {name: GroupWorkload(mean_list_length=each) for name, each in mean_lengths(batches[0]).items()}
+        lengths = node_lengths(graph, Workload(columns=columns))
+        works = works_of(program.groups, Sizes.of(graph, rows, lengths, nullable))
+        found = []
+        for number, work in enumerate(works):
+            for grid in grids:
+                launches = [
+                    (lambda b=binding, o=outputs, k=number, g=grid: program.launch_kernel(k, b, o, max_programs=g))
+                    for binding, outputs in runs
+                ]
+                seconds, spread = graph_seconds(launches)
+                found.append(MeasuredLaunch(work=work, rows=rows, programs=grid, seconds=seconds, spread=spread))
+        return found
+
+
+def layout_of(graph: FeatureGraph) -> OutputLayout:
+    """Fixed places where every feature has at most one id a row, as the captured runtime has them; else packed lists."""
+    layout = OutputLayout.one_id_each([feature.name for feature in graph.sparse])
+    try:
+        layout.check(graph)
+    except ValueError:
+        return OutputLayout.plain(graph)
+    return layout
+
+
+def graph_seconds(runs: Sequence[Callable[[], object]], *, rounds: int = ROUNDS) -> tuple[float, float]:
+    """(median, relative spread) seconds of one run, all captured one after the other."""
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for run in runs:
+            run()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        for _ in range(rounds):
+            for run in runs:
+                run()
+    times = []
+    for _ in range(REPLAYS + 2):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        begin.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        times.append(begin.elapsed_time(end) / 1e3 / (rounds * len(runs)))
+    times = sorted(times[2:])
+    middle = statistics.median(times)
+    return middle, (times[-1] - times[0]) / middle
