@@ -1,0 +1,240 @@
+"""An operator under the chart's own roles in a namespace of its own, and a story in which it needs all of them.
+
+Pods run on fake nodes. The story stops with Refused as soon as the authoriser has refused anything, which no other part
+of it would notice as fast: the operator tries again for ever.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import kubernetes.client
+import kubernetes.config
+from chart.rendering import render
+from chart.strict_cluster import StrictCluster
+from node_agent.fake_nodes import FakeNodes
+from operator_world.on_server import OnServer
+from operator_world.world import rapjob
+from rap_operator import naming
+from rap_operator.api import KubernetesApi
+from rap_operator.controller import Controller
+from rap_operator.lease import LeaseLock
+from rap_operator.policy import Limits
+from servers.kube_api import Object
+from servers.waiting import wait_until
+
+Rules = Sequence[Object]
+T = TypeVar("T")
+LIMITS = Limits(force_after_s=0.5, stable_after_s=0.0)
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+FINALIZER = "rap.dev/held-by-a-test"
+
+
+class Refused(Exception):
+    """The authoriser refused the operator something."""
+
+
+def chart_rules() -> tuple[Rules, Rules]:
+    """The rules of the chart: where jobs run, and for the Lease."""
+    roles = [item for item in render({"watchNamespaces": ["ads"]}) if item["kind"] == "Role"]
+    jobs = next(role["rules"] for role in roles if role["metadata"]["namespace"] == "ads" and len(role["rules"]) > 2)
+    lease = next(role["rules"] for role in roles if role["metadata"]["name"].endswith("-lease"))
+    return jobs, lease
+
+
+def single_permissions() -> list[tuple[str, str]]:
+    """(resource, verb) of everything the chart grants."""
+    return [
+        (name, verb)
+        for rules in chart_rules()
+        for rule in rules
+        for name in rule["resources"]
+        for verb in rule["verbs"]
+    ]
+
+
+def rules_without(rules: Rules, permission: tuple[str, str] | None) -> list[Object]:
+    """The rules less one verb of one resource."""
+    kept = copy.deepcopy(list(rules))
+    for rule in kept:
+        if permission and permission[0] in rule["resources"]:
+            rule["verbs"] = [verb for verb in rule["verbs"] if verb != permission[1]]
+    return [rule for rule in kept if rule["verbs"]]
+
+
+class Story:
+    """One namespace, one ServiceAccount with the chart's roles less one permission, one operator, one job."""
+
+    def __init__(self, cluster: StrictCluster, nodes: FakeNodes, *, without: tuple[str, str] | None) -> None:
+        self.nodes = nodes
+        self.namespace = cluster.create_namespace("rbac")
+        self.seen = OnServer(cluster, self.namespace)
+        self.refused: list[tuple[str, str]] = []
+        self.used: set[tuple[str, str]] = set()
+        self._grant(without)
+        self._controller: Controller | None = None
+
+    def run(self) -> None:
+        """Everything an operator does for a job; raises Refused at the first refusal."""
+        self._leave_children_of_an_operator_that_died()
+        self._hold_the_lease()
+        self._start()
+        self._wait("the children to be adopted", lambda: self._attempt_state() == "Created")
+        self._label_children()
+        self._mends_what_others_change()
+        self._resizes_past_a_pod_that_will_not_go()
+        self._suspends_and_resumes()
+        self._ends_and_is_removed()
+        self._check()
+
+    def close(self) -> None:
+        """Ends the operator and asks for the namespace's removal."""
+        if self._controller is not None:
+            self._controller.stop(timeout_s=5)
+        self.seen.cluster.delete_namespace(self.namespace)
+
+    # --- the operator
+
+    def _grant(self, without: tuple[str, str] | None) -> None:
+        api, place = self.seen.api, f"namespaces/{self.namespace}"
+        api.create(f"/api/v1/{place}/serviceaccounts", {"metadata": {"name": "rap"}})
+        subject = {"kind": "ServiceAccount", "name": "rap", "namespace": self.namespace}
+        for name, rules in zip(("rap", "rap-lease"), chart_rules(), strict=True):
+            body = {"metadata": {"name": name}, "rules": rules_without(rules, without)}
+            api.create(f"{RBAC}/{place}/roles", body)
+            reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name}
+            body = {"metadata": {"name": name}, "roleRef": reference, "subjects": [subject]}
+            api.create(f"{RBAC}/{place}/rolebindings", body)
+
+    def _own_api(self) -> KubernetesApi:
+        kubeconfig = self.seen.cluster.kubeconfig_for_service_account(self.namespace, "rap")
+        configuration = kubernetes.client.Configuration()
+        kubernetes.config.load_kube_config(config_file=str(kubeconfig), client_configuration=configuration)
+        configuration.connection_pool_maxsize = 32
+        api = KubernetesApi(kubernetes.client.ApiClient(configuration))
+        api.calls = self._count
+        return api
+
+    def _count(self, verb: str, kind: str, status: int, *rest: object) -> None:
+        del rest
+        self.used.add((verb, kind))
+        if status == 403:
+            self.refused.append((verb, kind))
+
+    def _start(self) -> None:
+        self._controller = Controller(self._own_api(), namespaces=(self.namespace,), limits=LIMITS)
+        self._controller.start(workers=2)
+
+    def _hold_the_lease(self) -> None:
+        lock = LeaseLock(self._own_api(), namespace=self.namespace, name="rap", identity="the-pod")
+        for _ in range(2):
+            lock.try_once()
+            self._check()
+        lock.release()
+        self._check()
+
+    # --- the story
+
+    def _leave_children_of_an_operator_that_died(self) -> None:
+        """All children are there, without the label by which operators find theirs; the status says not yet."""
+        job = rapjob(restartPolicy={"delaySeconds": 0}, ttlSecondsAfterFinished=1)
+        self.seen.create(job)
+        before = self.seen.operate(limits=LIMITS)
+        self.seen.wait_phase("Running")
+        before.stop()
+        for path in self._child_paths():
+            self.seen.api.patch(path, {"metadata": {"labels": {naming.LABEL_MANAGED_BY: None}}})
+        attempt = {"state": "Recorded"}
+        self.seen.api.patch(f"{self.seen.path}/clicks/status", {"status": {"attempt": attempt}})
+
+    def _label_children(self) -> None:
+        for path in self._child_paths():
+            self.seen.api.patch(path, {"metadata": {"labels": {naming.LABEL_MANAGED_BY: naming.MANAGER}}})
+
+    def _mends_what_others_change(self) -> None:
+        api = self.seen.api
+        service, budget, *_ = paths = self._child_paths()
+        config = next(path for path in paths if "-spec-" in path)
+        for path, change, back in (
+            (service, {"publishNotReadyAddresses": False}, True),
+            (budget, {"minAvailable": 0}, 1),
+        ):
+            api.patch(path, {"spec": change})
+            field = next(iter(change))
+            self._wait(f"{path} to be mended", lambda p=path, f=field, b=back: api.get(p)["spec"].get(f) == b)  # type: ignore[misc]
+        api.patch(config, {"data": {"job.yaml": "{}"}})
+        self._wait("the spec to be mended", lambda: api.get(config)["data"]["job.yaml"] != "{}")
+        for path in (service, budget, config):
+            uid = api.get(path)["metadata"]["uid"]
+            api.delete(path)
+            self._wait(
+                f"{path} to be made again",
+                lambda p=path, u=uid: (api.find(p) or _NOBODY)["metadata"]["uid"] not in (u, ""),
+            )  # type: ignore[misc]
+
+    def _resizes_past_a_pod_that_will_not_go(self) -> None:
+        pod = self.seen.pods()[0]["metadata"]["name"]
+        path = f"/api/v1/namespaces/{self.namespace}/pods/{pod}"
+        self.seen.api.patch(path, {"metadata": {"finalizers": [FINALIZER]}})
+        self.seen.edit(trainer={"nodes": 1})
+        self._wait("the pod to be removed by force", lambda: "PodForced" in self.seen.events() or self._deletes_pods())
+        found = self.seen.api.find(path)
+        others = [f for f in (found or {}).get("metadata", {}).get("finalizers", ()) if f != FINALIZER]
+        if found is not None:
+            self.seen.api.patch(path, {"metadata": {"finalizers": others}})
+        self._wait("one node to run", lambda: self._phase() == "Running" and self.seen.attempt() == 2)
+        _, budget, *_ = self._child_paths()
+        self._wait("the budget of two nodes to go", lambda: self.seen.api.find(budget) is None)
+        self._wait("the old spec to go", lambda: sum("-spec-" in path for path in self._child_paths()) == 1)
+
+    def _suspends_and_resumes(self) -> None:
+        self.seen.edit(suspend=True)
+        self._wait("the suspension", lambda: self._phase() == "Suspended")
+        self.seen.edit(suspend=False)
+        self._wait("the resumption", lambda: self._phase() == "Running")
+
+    def _ends_and_is_removed(self) -> None:
+        assert {"AttemptRecorded", "Running", "AttemptEnded"} <= set(self.seen.events())
+        for pod in self.seen.pods():
+            self.nodes.end(self.namespace, pod["metadata"]["name"])
+        self._wait("the job to be removed", lambda: self.seen.api.find(f"{self.seen.path}/clicks") is None)
+
+    # --- looking
+
+    def _check(self) -> None:
+        if self.refused:
+            raise Refused(f"{self.refused[0][0]} of {self.refused[0][1]}")
+
+    def _wait(self, what: str, condition: Callable[[], T]) -> None:
+        def checked() -> T:
+            self._check()
+            return condition()
+
+        wait_until(checked, limit_s=90, what=what, every_s=0.1)
+
+    def _child_paths(self) -> list[str]:
+        """Service, budget, ConfigMaps and Jobs of the job, in this order."""
+        uid = self.seen.api.get(f"{self.seen.path}/clicks")["metadata"]["uid"]
+        base, place = naming.base("clicks", uid), f"namespaces/{self.namespace}"
+        maps = self.seen.api.items(f"/api/v1/{place}/configmaps", labelSelector=f"{naming.LABEL_JOB_UID}={uid}")
+        jobs = self.seen.api.items(f"/apis/batch/v1/{place}/jobs", labelSelector=f"{naming.LABEL_JOB_UID}={uid}")
+        return [
+            f"/api/v1/{place}/services/{base}",
+            f"/apis/policy/v1/{place}/poddisruptionbudgets/{base}",
+            *(f"/api/v1/{place}/configmaps/{item['metadata']['name']}" for item in maps),
+            *(f"/apis/batch/v1/{place}/jobs/{item['metadata']['name']}" for item in jobs),
+        ]
+
+    def _attempt_state(self) -> str:
+        return str((self.seen.status().get("attempt") or {}).get("state", ""))
+
+    def _phase(self) -> str:
+        return str(self.seen.status().get("phase", ""))
+
+    def _deletes_pods(self) -> bool:
+        return ("delete", "Pod") in self.used
+
+
+_NOBODY: dict[str, Any] = {"metadata": {"uid": ""}}
