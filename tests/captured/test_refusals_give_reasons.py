@@ -27,8 +27,8 @@ def world() -> Iterator[World]:
     dist.destroy_process_group()
 
 
-def job(**changes: Any) -> tuple[RAPJobSpec, FeatureGraph]:
-    document = plan_job(0, max_rows=50, dim=8, batch_size=16)
+def job(*, dim: int = 16, **changes: Any) -> tuple[RAPJobSpec, FeatureGraph]:
+    document = plan_job(0, max_rows=50, dim=dim, batch_size=16)
     document["spec"].update(changes)
     spec = RAPJob.model_validate(document).spec
     graph, problems = compile_features(spec)
@@ -52,8 +52,14 @@ def test_every_reason_is_named_at_once(world: World) -> None:
         assemble(model, world, batch_size=16, precision="bf16")
 
 
+@pytest.mark.parametrize("dim", [8, 48])
+def test_dims_that_no_kernel_takes_are_refused(world: World, dim: int) -> None:
+    (reason,) = refusals(build(*job(dim=dim), world))
+    assert reason == f"embeddings of dim {dim}: only 16, 32, 64, 128, 256 are captured"
+
+
 def test_features_of_several_ids_are_refused_by_name_before_anything_changes(world: World) -> None:
-    features = plan_job(0, max_rows=50, dim=8)["spec"]["features"]
+    features = plan_job(0, max_rows=50, dim=16)["spec"]["features"]
     features[1]["ops"].pop()
     spec, graph = job(features=features)
     model = build(spec, graph, world)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
 from rap_trainer.captured import dense_optimizer as optimizers
-from rap_trainer.captured import interaction as interactions
-from rap_trainer.captured import pointwise
+from rap_trainer.captured import narrow_interaction as narrow
+from rap_trainer.captured import pointwise, tile
+from rap_trainer.captured import wide_interaction as wide
 from rap_trainer.captured.blocks import Blocks
 from rap_trainer.captured.flat import FlatParameters
 from torch import nn
@@ -23,36 +25,44 @@ def _on_the_device() -> Iterator[None]:
         yield
 
 
-@pytest.fixture
-def blocks() -> Blocks:
-    return Blocks(order=(2, 0, 3, 1, 4), counts=(2, 3), rank=0, batch_size=3, dim=DIM)
+FEW = Blocks(order=(2, 0, 3, 1, 4), counts=(2, 3), rank=0, batch_size=3, dim=DIM)
+MANY = Blocks(order=tuple((7 * f) % 36 for f in range(36)), counts=(9, 27), rank=1, batch_size=2, dim=DIM)
 
 
 @pytest.mark.parametrize("optional", [False, True], ids=["all-present", "some-absent"])
-def test_interaction_kernels(blocks: Blocks, optional: bool) -> None:
+@pytest.mark.parametrize("blocks", [FEW, MANY], ids=["few-features", "many-features"])
+@pytest.mark.parametrize("kind", ["narrow", "wide"])
+def test_interaction_kernels(kind: str, blocks: Blocks, optional: bool) -> None:
     torch.manual_seed(0)
-    tile = interactions.TileMap.of(blocks, DEVICE)
-    B = blocks.batch_size
-    present = (torch.rand(B, 5) < 0.6).to(torch.int8) if optional else None
+    map_ = tile.TileMap.of(blocks, DEVICE)
+    B, S = blocks.batch_size, len(blocks.order)
+    present = (torch.rand(B, S) < 0.6).to(torch.int8) if optional else None
     bottom = torch.randn(B, DIM).relu()
-    own, peer = torch.randn(B * 2 * DIM), torch.randn(2 * blocks.block_elements)
-    expected, out = torch.zeros(B, tile.padded_columns), torch.zeros(B, tile.padded_columns)
-    interactions.forward_twin(bottom, own, peer, expected, tile, present_BS=present)
-    columns = (tile.position_T, tile.origin_T, tile.offset_T, tile.stride_T, B, tile.num_features)
-    sizes = {"TILE": tile.tile_rows, "D": DIM, "PRECISION": "ieee", "MASKED": optional, "TURNS": 2, "STAGES": 1}
+    own, peer = torch.randn(B * blocks.own_width), torch.randn(2 * blocks.block_elements)
+    expected, out = torch.zeros(B, map_.padded_columns), torch.zeros(B, map_.padded_columns)
+    tile.forward_twin(bottom, own, peer, expected, map_, present_BS=present)
+    rows = (map_.origin_T, map_.offset_T, map_.stride_T, map_.place_T, B, map_.num_features)
+    sizes: dict[str, Any] = {"D": DIM, "PRECISION": "ieee", "MASKED": optional}
+    stages = {"STAGES": 1}
+    forward, backward, programs = narrow.narrow_forward_kernel, narrow.narrow_backward_kernel, 2
+    if kind == "narrow":
+        sizes |= {"TILE": 16 if S < 16 else 64, "TURNS": 2}
+    else:
+        forward, backward = wide.wide_forward_kernel, wide.wide_backward_kernel
+        sizes |= {"BLOCK": 16, "BLOCKS": -(-map_.num_features // 16)}
+        programs = B * sizes["BLOCKS"]
     held = bottom if present is None else present
-    interactions.interaction_forward_kernel[(2,)](bottom, own, peer, held, out, *columns, out.stride(0), **sizes)
+    more = stages if kind == "narrow" else {}
+    forward[(programs,)](bottom, own, peer, held, out, *rows, out.stride(0), **sizes, **more)
     torch.testing.assert_close(out, expected)
 
-    grad = torch.randn(B, tile.padded_columns)
-    twin = interactions.TileGradients(
+    grad = torch.randn(B, map_.padded_columns)
+    twin = tile.TileGradients(
         bottom_BD=torch.zeros(B, DIM), own=torch.full_like(own, 7.0), peer=torch.full_like(peer, 7.0)
     )
-    interactions.backward_twin(bottom, own, peer, grad, tile, into=twin, present_BS=present)
+    tile.backward_twin(bottom, own, peer, grad, map_, into=twin, present_BS=present)
     into = [torch.zeros(B, DIM), torch.full_like(own, 7.0), torch.full_like(peer, 7.0)]
-    interactions.interaction_backward_kernel[(2,)](
-        bottom, own, peer, held, grad, *into, *columns, grad.stride(0), **sizes
-    )
+    backward[(programs,)](bottom, own, peer, held, grad, *into, *rows, grad.stride(0), **sizes, **stages)
     for got, reference in zip(into, (twin.bottom_BD, twin.own, twin.peer), strict=True):
         torch.testing.assert_close(got, reference)
 
@@ -146,7 +156,8 @@ def test_a_hundred_flat_updates_equal_torchs(rule: optimizers.DenseRule) -> None
             parameter.grad = torch.randn_like(parameter)
             view.copy_(parameter.grad)
         mine.begin()
-        mine.update()
+        mine.update(flat.early)
+        mine.update(flat.late)
         theirs.step()
     for parameter, (_, view) in zip(parameters, flat.views(flat.values), strict=True):
         torch.testing.assert_close(view, parameter.detach(), rtol=1e-5, atol=1e-6)

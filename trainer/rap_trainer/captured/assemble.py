@@ -30,8 +30,8 @@ SAFE_TABLE_OPTIMIZERS = ("EXACT_SGD", "EXACT_ADAGRAD", "EXACT_ROWWISE_ADAGRAD")
 """Fused optimizers that keep no step count: FBGEMM takes Adam's and LAMB's as a host value, which a graph would bake
 into wrong bias corrections for ever, without an error."""
 PRECISIONS = ("tf32", "fp32")
-WIDEST_TILE = 256
-"""Features, the dense one included, that one program of the interaction holds (shared memory of an H200: 227 KB)."""
+DIMS = (16, 32, 64, 128, 256)
+"""Columns of an embedding that the interaction's kernels take: a matrix product needs 16, shared memory holds no more."""
 
 
 class CannotCapture(ValueError):
@@ -87,8 +87,9 @@ def refusals(model: ShardedModel) -> tuple[str, ...]:
         _mlps(dlrm)
     except ValueError as error:
         found.append(str(error))
-    if len(dlrm.sparse_arch.sparse_feature_names) + 1 > WIDEST_TILE:
-        found.append(f"{len(dlrm.sparse_arch.sparse_feature_names)} sparse features: at most {WIDEST_TILE - 1}")
+    dim = dlrm.sparse_arch.D
+    if dim not in DIMS:
+        found.append(f"embeddings of dim {dim}: only {', '.join(map(str, DIMS))} are captured")
     return tuple(dict.fromkeys(found))
 
 

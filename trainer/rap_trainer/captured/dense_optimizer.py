@@ -131,17 +131,19 @@ class FlatOptimizer:
         """Counts the step, long before `update` needs the count."""
         self.step += 1
 
-    def update(self) -> None:
-        """One step from the flat gradients; after `begin`."""
+    def update(self, part: slice = slice(None)) -> None:
+        """One step of these elements from the flat gradients; after `begin`."""
         if not self.flat.values.is_cuda or self.flat.values.dtype != torch.float32:
-            self._update_twin()
+            self._update_twin(part)
             return
-        rule, values = self.rule, self.flat.values
-        first = self.states[0] if self.states else values
-        second = self.states[1] if len(self.states) > 1 else values
+        rule, values = self.rule, self.flat.values[part]
+        if not values.numel():
+            return
+        first = self.states[0][part] if self.states else values
+        second = self.states[1][part] if len(self.states) > 1 else values
         update_kernel[(triton.cdiv(values.numel(), BLOCK),)](
             values,
-            self.flat.grads,
+            self.flat.grads[part],
             first,
             second,
             self.step,
@@ -157,23 +159,24 @@ class FlatOptimizer:
             num_warps=4,
         )
 
-    def _update_twin(self) -> None:
-        rule, values = self.rule, self.flat.values
-        grad = self.flat.grads[: values.numel()].to(values.dtype)
+    def _update_twin(self, part: slice) -> None:
+        rule, values = self.rule, self.flat.values[part]
+        states = [state[part] for state in self.states]
+        grad = self.flat.grads[part].to(values.dtype)
         if rule.kind == "adamw":
             values.mul_(1 - rule.lr * rule.weight_decay)
         elif rule.weight_decay:
             grad = grad + rule.weight_decay * values
         if rule.kind == "sgd":
             if rule.momentum:
-                grad = self.states[0].mul_(rule.momentum).add_(grad)
+                grad = states[0].mul_(rule.momentum).add_(grad)
             values.sub_(rule.lr * grad)
         elif rule.kind == "adagrad":
-            change = rule.lr * grad / (self.states[0].addcmul_(grad, grad).sqrt() + rule.eps)
+            change = rule.lr * grad / (states[0].addcmul_(grad, grad).sqrt() + rule.eps)
             values.sub_(torch.where(grad == 0, 0, change))
         else:
-            mean = self.states[0].lerp_(grad, 1 - rule.beta1)
-            square = self.states[1].mul_(rule.beta2).addcmul_(grad, grad, value=1 - rule.beta2)
+            mean = states[0].lerp_(grad, 1 - rule.beta1)
+            square = states[1].mul_(rule.beta2).addcmul_(grad, grad, value=1 - rule.beta2)
             scale = (square / (1 - rule.beta2**self.step)).sqrt() + rule.eps
             change = rule.lr / (1 - rule.beta1**self.step) * mean / scale
             values.sub_(torch.where(mean == 0, 0, change))

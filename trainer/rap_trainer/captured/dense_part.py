@@ -19,7 +19,8 @@ from torch import nn
 from rap_trainer.captured import pointwise
 from rap_trainer.captured.blocks import Blocks, pad_to
 from rap_trainer.captured.flat import Allocate, FlatParameters
-from rap_trainer.captured.interaction import TileGradients, TileMap, interaction_backward, interaction_forward
+from rap_trainer.captured.interaction import interaction_backward, interaction_forward
+from rap_trainer.captured.tile import TileGradients, TileMap
 
 WIDTH_PAD = 4
 """Elements a weight's row is padded to: 16 bytes, below which cuBLAS leaves the tensor cores (H200, 2026-11)."""
@@ -63,7 +64,7 @@ class DensePart:
         widths[self.num_bottom] = self.tile.padded_columns
         if mlps.top[0].in_features != self.tile.num_columns:
             raise ValueError(f"the top MLP takes {mlps.top[0].in_features} columns, got {self.tile.num_columns}")
-        self.flat = FlatParameters(layers, widths, allocate=allocate)
+        self.flat = FlatParameters(layers, widths, allocate=allocate, early=self.num_bottom)
         self.precision = precision
         self.dense_width = widths[0]
         """Columns of the dense input, padding included; the padding must be zero."""

@@ -52,8 +52,8 @@ class Exchange(Protocol):
     def ids(self, slot: int) -> torch.Tensor:
         """[T * W * B] int64: this rank's ids of a slot, feature by feature."""
 
-    def reduce_grads(self) -> None:
-        """Sums the flat dense gradients over the ranks."""
+    def reduce_grads(self, part: slice) -> None:
+        """Sums these elements of the flat dense gradients over the ranks."""
 
     def barrier(self) -> None:
         """Orders `send_ids` of a late window before the next step; nothing when no one else could see it."""
@@ -101,7 +101,7 @@ class LocalExchange:
     def ids(self, slot: int) -> torch.Tensor:
         return self._ids[slot]
 
-    def reduce_grads(self) -> None:
+    def reduce_grads(self, part: slice) -> None:
         return
 
     def barrier(self) -> None:

@@ -4,7 +4,8 @@ One all-reduce, one optimizer kernel, no copies. Weights are stored with padded 
 products want rows of 16-byte multiples); the model's parameters become views of the buffer, so
 checkpoints and the eager runtime see the very same values. Padding is zero and stays zero.
 
-What the backward obtains by column sums (all biases and the last layer's single row) lies together
+What the backward obtains first (the top MLP's weights) lies first, so that it is reduced and updated while the rest is
+still computed; what it obtains by column sums (all biases and the last layer's single row) lies together
 in the tail, so that one reduction finishes it. Not an optimizer: see dense_optimizer.
 """
 
@@ -55,6 +56,8 @@ class FlatLayout:
     sums_start: int
     """From here on everything is a column sum: the biases, then the last layer's weight."""
     size: int
+    early_size: int
+    """The weights up to here have their gradients first."""
 
     @property
     def sums_size(self) -> int:
@@ -70,34 +73,50 @@ class FlatLayout:
         return self.weights[-1].start - self.sums_start
 
 
-def flat_layout(shapes: Sequence[tuple[int, int]], widths: Sequence[int]) -> FlatLayout:
+def flat_layout(shapes: Sequence[tuple[int, int]], widths: Sequence[int], *, early: int = 0) -> FlatLayout:
     """The layout of layers of `shapes` (out, in), each weight's rows padded to its entry of `widths`.
 
-    Raises ValueError if the last layer has more than one output or a width is below its layer's input.
+    The weights of layers from `early` on lie first. Raises ValueError if the last layer has more than one output or a width is below its layer's input.
     """
     if shapes[-1][0] != 1:
         raise ValueError(f"the last layer must have one output, got {shapes[-1][0]}")
     at = 0
-    weights: list[Segment] = []
-    for (rows, columns), width in zip(shapes[:-1], widths[:-1], strict=True):
+    placed: dict[int, Segment] = {}
+    hidden = range(len(shapes) - 1)
+    early_size = 0
+    for layer in (*hidden[early:], *hidden[:early]):
+        (rows, columns), width = shapes[layer], widths[layer]
         if width < columns:
             raise ValueError(f"width {width} is below the layer's input {columns}")
-        weights.append(Segment(start=at, rows=rows, columns=columns, width=width))
-        at = weights[-1].end
+        placed[layer] = Segment(start=at, rows=rows, columns=columns, width=width)
+        at = placed[layer].end
+        early_size = at if layer >= early else early_size
+    weights = [placed[layer] for layer in hidden]
     sums_start = at
     biases: list[Segment] = []
     for rows, _ in shapes:
         biases.append(Segment(start=at, rows=1, columns=rows, width=rows))
         at = biases[-1].end
     weights.append(Segment(start=at, rows=1, columns=shapes[-1][1], width=shapes[-1][1]))
-    return FlatLayout(weights=tuple(weights), biases=tuple(biases), sums_start=sums_start, size=weights[-1].end)
+    return FlatLayout(
+        weights=tuple(weights),
+        biases=tuple(biases),
+        sums_start=sums_start,
+        size=weights[-1].end,
+        early_size=early_size,
+    )
 
 
 class FlatParameters:
     """The buffers of a list of linear layers, whose parameters it turns into views."""
 
-    def __init__(self, layers: Sequence[nn.Linear], widths: Sequence[int], *, allocate: Allocate) -> None:
-        self.layout = flat_layout([(layer.out_features, layer.in_features) for layer in layers], widths)
+    def __init__(
+        self, layers: Sequence[nn.Linear], widths: Sequence[int], *, allocate: Allocate, early: int = 0
+    ) -> None:
+        """`early`: the layer from which on gradients of weights are known first."""
+        self.layout = flat_layout([(layer.out_features, layer.in_features) for layer in layers], widths, early=early)
+        self.early, self.late = slice(self.layout.early_size), slice(self.layout.early_size, self.layout.size)
+        """Elements of the buffers whose gradients are known first, and the others."""
         first = layers[0].weight
         self.values = torch.zeros(self.layout.size, dtype=first.dtype, device=first.device)
         self.grads = allocate(self.layout.size)

@@ -96,9 +96,9 @@ class NcclExchange:
     def ids(self, slot: int) -> torch.Tensor:
         return self._ids[slot]
 
-    def reduce_grads(self) -> None:
+    def reduce_grads(self, part: slice) -> None:
         assert self._flat is not None
-        dist.all_reduce(self._flat, group=self._group)
+        dist.all_reduce(self._flat[part], group=self._group)
 
     def barrier(self) -> None:
         return

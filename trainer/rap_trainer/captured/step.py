@@ -117,6 +117,8 @@ class TrainStep:
             if self.score is not None:
                 self.score(current)
             dense.top_weight_gradients()
+            if not exchange.uses_nccl:
+                self._learn(dense.flat.early)
         grads = exchange.pooled_grads
         dense.backward_interaction(embeddings, own=self._own(grads), peer=exchange.peer_grads)
         self.lanes.bottom.fork()
@@ -214,11 +216,15 @@ class TrainStep:
         self.exchange.barrier()
 
     def _finish_dense(self) -> None:
-        """All-reduce and update on the tail; NCCL's collectives keep one order, after the gradients' exchange."""
+        """The rest of all-reduce and update on the tail; NCCL's collectives keep one order, after the gradients' exchange."""
         if self.exchange.uses_nccl:
             self.lanes.tail.fork()
         with self.lanes.tail.on():
             self.lanes.bottom.join()
             self.dense.finish_gradients()
-            self.exchange.reduce_grads()
-            self.optimizer.update()
+            flat = self.dense.flat
+            self._learn(slice(flat.layout.size) if self.exchange.uses_nccl else flat.late)
+
+    def _learn(self, part: slice) -> None:
+        self.exchange.reduce_grads(part)
+        self.optimizer.update(part)

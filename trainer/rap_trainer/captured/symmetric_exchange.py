@@ -119,9 +119,9 @@ class SymmetricExchange:
         size = blocks.counts[blocks.rank] * blocks.world_size * blocks.batch_size
         return self._ids.tensor[slot * self._ids_size : slot * self._ids_size + size]
 
-    def reduce_grads(self) -> None:
+    def reduce_grads(self, part: slice) -> None:
         assert self._flat is not None
-        torch.ops.symm_mem.two_shot_all_reduce_(self._flat.tensor, "sum", self._group.group_name)
+        torch.ops.symm_mem.two_shot_all_reduce_(self._flat.tensor[part], "sum", self._group.group_name)
 
     def barrier(self) -> None:
         self._ids.handle.barrier(channel=0)
