@@ -73,6 +73,15 @@ test-gpu: ## The tests that need a CUDA device, with the python that is active
 .PHONY: check
 check: lint test ## Everything a change must pass
 
+.PHONY: docs
+docs: install ## Builds the docs site into build/site
+	@$(RUN) mkdocs build --quiet
+
+.PHONY: boards
+boards: install ## Writes the chart's dashboards, and draws them for the docs from a real run
+	@PYTHONPATH=operator:charts $(RUN) python -m boards
+	@RAP_DRAW_BOARDS_INTO=docs/images $(PYTEST) tests/dashboards -q
+
 .PHONY: bench
 bench: install ## Benchmarks that run on a CPU, one JSON line a result
 	@for program in file_bench ops_bench runtime_bench; do $(UV) run --no-sync --group bench python trainer/benchmarks/$$program.py; done
