@@ -10,6 +10,7 @@ import logging
 import os
 import sys
 import traceback
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -66,13 +67,14 @@ def _run(job: RAPJob, form: Form) -> tuple[int, str]:
     store = MetricStore(TRAINER)
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))  # ranks of one pod share its address
     access = access_of(job.spec.trainer.metrics_secret_name if port else None)
-    server = MetricsServer(store, port=port + local_rank if port else 0, access=access)
+    pages: dict[str, Callable[[], bytes]] = {}
+    server = MetricsServer(store, port=port + local_rank if port else 0, access=access, pages=pages)
     from rap_trainer.program.host_memory import keep_freed_memory
     from rap_trainer.train import train  # TorchRec: slow to import, and not needed to refuse a job
 
     keep_freed_memory()
     try:
-        ending = train(job, display=Display(_sinks(job, form, store, rank)), store=store)
+        ending = train(job, display=Display(_sinks(job, form, store, rank)), store=store, pages=pages)
     finally:
         server.close()
     return ending.code, "" if ending.code == ExitCode.DONE else ending.reason

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,7 +20,7 @@ import torch.distributed as dist
 from rap_contract.graph import FeatureGraph, compile_features
 from rap_contract.job import RAPJob, RAPJobSpec
 from rap_contract.metrics import TRAINER
-from rap_contract.pod import ExitCode
+from rap_contract.pod import PLANNING_PATH, ExitCode
 from rap_contract.problem import InvalidDocument
 
 from rap_trainer.batch import Positions
@@ -36,6 +37,8 @@ from rap_trainer.model.build import build_model
 from rap_trainer.model.shard import shard_model
 from rap_trainer.model.tables import embedding_bag_collection
 from rap_trainer.plan.given import given_plan
+from rap_trainer.replan.planning_page import PlanningPage, default_window
+from rap_trainer.replan.switcher import Switcher
 from rap_trainer.step.choice import choose_runtime
 from rap_trainer.step.ledger import ENV_LEDGER, Ledger
 from rap_trainer.step.loop import Ending, Loop, Tools, exit_code_of
@@ -53,9 +56,16 @@ from rap_trainer.world import PeerLost, World, is_peer_loss, join_world, leave_w
 log = logging.getLogger(__name__)
 
 
-def train(job: RAPJob, *, display: Display | None = None, store: MetricStore | None = None) -> Ending:
+def train(
+    job: RAPJob,
+    *,
+    display: Display | None = None,
+    store: MetricStore | None = None,
+    pages: dict[str, Callable[[], bytes]] | None = None,
+) -> Ending:
     """Trains on this rank until the attempt ends; gives the exit code of DESIGN 10 and the reason.
 
+    `pages` gets what this attempt serves beside its metrics.
     Raises InvalidDocument for a job that cannot be trained, and whatever was not foreseen. After PEER_LOST the
     process should end without further collectives (`os._exit`).
     """
@@ -65,7 +75,7 @@ def train(job: RAPJob, *, display: Display | None = None, store: MetricStore | N
         try:
             world = join_world(use_gpu=job.spec.trainer.gpus_per_node > 0)
             orderly = world.size == 1
-            ending = _attempt(job, world, stop, shown, store or MetricStore(TRAINER))
+            ending = _attempt(job, world, stop, shown, store or MetricStore(TRAINER), {} if pages is None else pages)
             orderly = True
         except InvalidDocument:
             orderly = True  # every rank finds the same
@@ -90,7 +100,14 @@ def train(job: RAPJob, *, display: Display | None = None, store: MetricStore | N
     return ending
 
 
-def _attempt(job: RAPJob, world: World, stop: StopRequest, shown: Shown, store: MetricStore) -> Ending:
+def _attempt(
+    job: RAPJob,
+    world: World,
+    stop: StopRequest,
+    shown: Shown,
+    store: MetricStore,
+    pages: dict[str, Callable[[], bytes]],
+) -> Ending:
     spec, root, identity = job.spec, Path(job.spec.checkpoint.path), JobIdentity.of(job)
     claim = _own_directory(root, identity, world)
     if spec.publish is not None and world.rank == 0:
@@ -106,6 +123,9 @@ def _attempt(job: RAPJob, world: World, stop: StopRequest, shown: Shown, store: 
     try:
         plan = given_plan(os.environ)
         runtime, runtime_name = choose_runtime(spec, graph, model, evaluator, world, plan=plan)
+        switcher = Switcher.watching_environment(os.environ, runtime, store, tell=shown.told("replan", world))
+        if world.rank == 0:
+            pages[PLANNING_PATH] = PlanningPage(job, store, runtime, default_window=default_window(runtime_name, world))
         watch, meters = LossWatch(world.device), Meters(store, spec.features)
         tools = Tools(
             world=world,
@@ -121,12 +141,17 @@ def _attempt(job: RAPJob, world: World, stop: StopRequest, shown: Shown, store: 
             meters=meters,
             attempt=claim.attempt,
             ledger=_ledger(world, claim.attempt, step, positions),
+            switcher=switcher,
         )
         passed_over = () if found is None else found.passed_over
         meters.fallbacks(len(passed_over))
         loop = Loop(spec, tools, step=step, rows=rows)
         shown.start(_run(job, world, claim.attempt, step, runtime_name), loop, passed_over)
-        return loop.run()
+        try:
+            return loop.run()
+        finally:
+            pages.pop(PLANNING_PATH, None)
+            switcher.close()
     finally:
         with suppress(Exception):  # the run's own error matters more
             source.close()

@@ -41,6 +41,8 @@ class Gauges:
         store = self._store
         store.set(metrics.STEP, progress.step)
         store.set(metrics.EXPOSED_RATIO, progress.exposed_ratio)
+        for part, milliseconds in progress.parts_ms.items():
+            store.set(metrics.MEASURED_STEP_SECONDS, milliseconds / 1e3, part=part)
         store.set(metrics.HOST_MEMORY_BYTES, resident_bytes())
         if self._rank != 0:
             return

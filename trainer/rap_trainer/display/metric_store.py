@@ -82,6 +82,11 @@ class MetricStore(Collector):
         with self._lock:
             self._numbers[metric.name] = {key: 1.0}
 
+    def read(self, metric: Metric) -> dict[Labels, float]:
+        """A gauge's or counter's values by labels."""
+        with self._lock:
+            return dict(self._numbers[metric.name])
+
     def observe(self, metric: Metric, value: float, **labels: object) -> None:
         """Adds one value to a histogram."""
         counts = [0] * (len(metric.buckets) + 1)

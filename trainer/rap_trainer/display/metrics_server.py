@@ -5,13 +5,13 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 from rap_contract.guarded_http import Access, Page, PageServer
-from rap_contract.pod import ENV_METRICS_SECRET, METRICS_SECRET_MOUNT
+from rap_contract.pod import ENV_METRICS_SECRET, METRICS_SECRET_MOUNT, PLANNING_PATH
 from rap_contract.problem import InvalidDocument, Problem
 
 from rap_trainer.display.metric_store import MetricStore
@@ -36,7 +36,9 @@ class MetricsServer:
         address: str = "0.0.0.0",  # noqa: S104  # Prometheus and the operator scrape from outside
         patience_s: float = PATIENCE_S,
         access: Access | None = None,
+        pages: Mapping[str, Callable[[], bytes]] | None = None,
     ) -> None:
+        """`pages`: JSON made for each request, by path; looked up then, so it may be filled later."""
         self._server: PageServer | None = None
         if port == 0:
             return
@@ -44,12 +46,14 @@ class MetricsServer:
         registry.register(store)
 
         def page(path: str, headers: Mapping[str, str]) -> Page | None:
+            if pages is not None and path in pages:
+                return Page(body=pages[path](), content_type="application/json")
             if path not in ("/", "/metrics"):
                 return None
             encode, content_type = choose_encoder(headers.get("Accept", ""))
             return Page(body=encode(registry), content_type=content_type)
 
-        guarded = frozenset({"/", "/metrics"})
+        guarded = frozenset({"/", "/metrics", PLANNING_PATH})
         deadline_s = time.monotonic() + patience_s
         while self._server is None:
             try:

@@ -33,6 +33,10 @@ class Message:
     """The first rank's clock: a checkpoint is due."""
     report: bool = False
     """The first rank's clock: a report is due."""
+    ready_plan: int = 0
+    """The plan it could run next, by its number (`replan/candidate.py`); 0: none."""
+    refused_plan: int = 0
+    """The plan it cannot run; 0: none."""
 
     @property
     def offer(self) -> Offer:
@@ -53,6 +57,10 @@ class Decision:
     """The source has ended and every row is taken."""
     checkpoint: bool = False
     report: bool = False
+    switch_plan: int = 0
+    """Take this plan after the step in hand: every rank could. 0: keep what runs."""
+    drop_plan: int = 0
+    """Forget this plan: some rank cannot run it."""
 
     @property
     def last(self) -> bool:
@@ -82,7 +90,15 @@ def decide(messages: Sequence[Message], *, room: bool, full: Shares, partial: Sh
         ended=shares is None and (all_ended or not room),
         checkpoint=first.checkpoint,
         report=first.report,
+        switch_plan=_common_plan(messages),
+        drop_plan=next((message.refused_plan for message in messages if message.refused_plan), 0),
     )
+
+
+def _common_plan(messages: Sequence[Message]) -> int:
+    """The plan that every rank could run next; 0 if they name several, or one names none."""
+    plans = {message.ready_plan for message in messages}
+    return plans.pop() if len(plans) == 1 else 0
 
 
 class Exchange:
@@ -107,7 +123,7 @@ class Exchange:
 
 
 def _message(values: list[int]) -> Message:
-    rows, ended, stop, failure, flush, checkpoint, report = values
+    rows, ended, stop, failure, flush, checkpoint, report, ready_plan, refused_plan = values
     return Message(
         rows=rows,
         ended=bool(ended),
@@ -116,6 +132,8 @@ def _message(values: list[int]) -> Message:
         flush=bool(flush),
         checkpoint=bool(checkpoint),
         report=bool(report),
+        ready_plan=ready_plan,
+        refused_plan=refused_plan,
     )
 
 

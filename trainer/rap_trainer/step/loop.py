@@ -19,6 +19,7 @@ from rap_trainer.checkpoint.errors import CheckpointError, WriteFailed
 from rap_trainer.checkpoint.writer import Written
 from rap_trainer.display import Display, Event, Progress
 from rap_trainer.program.columns import BatchError
+from rap_trainer.replan.switcher import Switcher
 from rap_trainer.step.agreement import Decision, Exchange, Message, decide
 from rap_trainer.step.clock import Clock
 from rap_trainer.step.ledger import Ledger
@@ -66,6 +67,8 @@ class Tools:
     meters: Meters
     attempt: int
     ledger: Ledger | None = None
+    switcher: Switcher | None = None
+    """Without one the plan never changes."""
 
 
 class Loop:
@@ -131,6 +134,7 @@ class Loop:
         source, now_s = self._tools.source, time.monotonic()
         offer = self._offer()
         busy = self._tools.saving.writer.busy
+        ready, refused = self._tools.switcher.offer() if self._tools.switcher is not None else (0, 0)
         message = Message(
             rows=offer.rows,
             ended=offer.ended,
@@ -139,6 +143,8 @@ class Loop:
             flush=self._clock.flush_due(now_s),
             checkpoint=self._clock.checkpoint_due(now_s) and not busy and self._tools.saving.is_new(self.step),
             report=self._clock.report_due(now_s),
+            ready_plan=ready,
+            refused_plan=refused,
         )
         planned = self.step + (self._pending is not None)
         messages = self._exchange(message)

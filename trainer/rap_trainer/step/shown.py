@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rap_trainer.display import Display, Event, Outcome, Run
 from rap_trainer.step.loop import Ending, Loop
+from rap_trainer.world import World
 
 
 class Shown:
@@ -25,6 +26,16 @@ class Shown:
             self._event("warning", f"checkpoint passed over: {reason}", run)
         if run.resumed_step:
             self._event("resume", f"from step {run.resumed_step}", run)
+
+    def told(self, kind: str, world: World) -> Callable[[str], None]:
+        """Tells an event of this kind on the first rank's displays."""
+
+        def tell(text: str) -> None:
+            if world.rank == 0:
+                step = self._loop.step if self._loop is not None else None
+                self.display.event(Event(time_s=time.time(), kind=kind, text=text, step=step))
+
+        return tell
 
     def _event(self, kind: str, text: str, run: Run) -> None:
         self.display.event(Event(time_s=time.time(), kind=kind, text=text, step=run.resumed_step))
