@@ -6,13 +6,12 @@ of it would notice as fast: the operator tries again for ever.
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import TypeVar
 
 import kubernetes.client
 import kubernetes.config
-from chart.rendering import render
+from chart.account import LEASE, Permission, chart_account
 from chart.strict_cluster import StrictCluster
 from node_agent.fake_nodes import FakeNodes
 from operator_world.on_server import OnServer
@@ -25,10 +24,8 @@ from rap_operator.policy import Limits
 from servers.kube_api import Object
 from servers.waiting import wait_until
 
-Rules = Sequence[Object]
 T = TypeVar("T")
 LIMITS = Limits(force_after_s=0.5, stable_after_s=0.0)
-RBAC = "/apis/rbac.authorization.k8s.io/v1"
 FINALIZER = "rap.dev/held-by-a-test"
 
 
@@ -36,44 +33,16 @@ class Refused(Exception):
     """The authoriser refused the operator something."""
 
 
-def chart_rules() -> tuple[Rules, Rules]:
-    """The rules of the chart: where jobs run, and for the Lease."""
-    roles = [item for item in render({"watchNamespaces": ["ads"]}) if item["kind"] == "Role"]
-    jobs = next(role["rules"] for role in roles if role["metadata"]["namespace"] == "ads" and len(role["rules"]) > 2)
-    lease = next(role["rules"] for role in roles if role["metadata"]["name"].endswith("-lease"))
-    return jobs, lease
-
-
-def single_permissions() -> list[tuple[str, str]]:
-    """(resource, verb) of everything the chart grants."""
-    return [
-        (name, verb)
-        for rules in chart_rules()
-        for rule in rules
-        for name in rule["resources"]
-        for verb in rule["verbs"]
-    ]
-
-
-def rules_without(rules: Rules, permission: tuple[str, str] | None) -> list[Object]:
-    """The rules less one verb of one resource."""
-    kept = copy.deepcopy(list(rules))
-    for rule in kept:
-        if permission and permission[0] in rule["resources"]:
-            rule["verbs"] = [verb for verb in rule["verbs"] if verb != permission[1]]
-    return [rule for rule in kept if rule["verbs"]]
-
-
 class Story:
     """One namespace, one ServiceAccount with the chart's roles less one permission, one operator, one job."""
 
-    def __init__(self, cluster: StrictCluster, nodes: FakeNodes, *, without: tuple[str, str] | None) -> None:
+    def __init__(self, cluster: StrictCluster, nodes: FakeNodes, *, without: Permission | None) -> None:
         self.nodes = nodes
         self.namespace = cluster.create_namespace("rbac")
         self.seen = OnServer(cluster, self.namespace)
         self.refused: list[tuple[str, str]] = []
         self.used: set[tuple[str, str]] = set()
-        self._grant(without)
+        self._kubeconfig = chart_account(cluster, self.namespace, without=without)
         self._controller: Controller | None = None
 
     def run(self) -> None:
@@ -97,21 +66,9 @@ class Story:
 
     # --- the operator
 
-    def _grant(self, without: tuple[str, str] | None) -> None:
-        api, place = self.seen.api, f"namespaces/{self.namespace}"
-        api.create(f"/api/v1/{place}/serviceaccounts", {"metadata": {"name": "rap"}})
-        subject = {"kind": "ServiceAccount", "name": "rap", "namespace": self.namespace}
-        for name, rules in zip(("rap", "rap-lease"), chart_rules(), strict=True):
-            body = {"metadata": {"name": name}, "rules": rules_without(rules, without)}
-            api.create(f"{RBAC}/{place}/roles", body)
-            reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name}
-            body = {"metadata": {"name": name}, "roleRef": reference, "subjects": [subject]}
-            api.create(f"{RBAC}/{place}/rolebindings", body)
-
     def _own_api(self) -> KubernetesApi:
-        kubeconfig = self.seen.cluster.kubeconfig_for_service_account(self.namespace, "rap")
         configuration = kubernetes.client.Configuration()
-        kubernetes.config.load_kube_config(config_file=str(kubeconfig), client_configuration=configuration)
+        kubernetes.config.load_kube_config(config_file=str(self._kubeconfig), client_configuration=configuration)
         configuration.connection_pool_maxsize = 32
         api = KubernetesApi(kubernetes.client.ApiClient(configuration))
         api.calls = self._count
@@ -128,7 +85,7 @@ class Story:
         self._controller.start(workers=2)
 
     def _hold_the_lease(self) -> None:
-        lock = LeaseLock(self._own_api(), namespace=self.namespace, name="rap", identity="the-pod")
+        lock = LeaseLock(self._own_api(), namespace=self.namespace, name=LEASE, identity="the-pod")
         for _ in range(2):
             lock.try_once()
             self._check()
@@ -154,25 +111,29 @@ class Story:
             self.seen.api.patch(path, {"metadata": {"labels": {naming.LABEL_MANAGED_BY: naming.MANAGER}}})
 
     def _mends_what_others_change(self) -> None:
-        api = self.seen.api
         service, budget, *_ = paths = self._child_paths()
         config = next(path for path in paths if "-spec-" in path)
-        for path, change, back in (
-            (service, {"publishNotReadyAddresses": False}, True),
-            (budget, {"minAvailable": 0}, 1),
-        ):
-            api.patch(path, {"spec": change})
-            field = next(iter(change))
-            self._wait(f"{path} to be mended", lambda p=path, f=field, b=back: api.get(p)["spec"].get(f) == b)  # type: ignore[misc]
-        api.patch(config, {"data": {"job.yaml": "{}"}})
-        self._wait("the spec to be mended", lambda: api.get(config)["data"]["job.yaml"] != "{}")
+        self._mends(service, {"spec": {"publishNotReadyAddresses": False}})
+        self._mends(budget, {"spec": {"minAvailable": 0}})
+        self._mends(config, {"data": {"job.yaml": "{}"}})
         for path in (service, budget, config):
-            uid = api.get(path)["metadata"]["uid"]
-            api.delete(path)
-            self._wait(
-                f"{path} to be made again",
-                lambda p=path, u=uid: (api.find(p) or _NOBODY)["metadata"]["uid"] not in (u, ""),
-            )  # type: ignore[misc]
+            self._makes_again(path)
+
+    def _mends(self, path: str, change: Object) -> None:
+        api, part = self.seen.api, next(iter(change))
+        before = api.get(path)[part]
+        api.patch(path, change)
+        self._wait(f"{path} to be mended", lambda: api.get(path)[part] == before)
+
+    def _makes_again(self, path: str) -> None:
+        uid = self.seen.api.get(path)["metadata"]["uid"]
+        self.seen.api.delete(path)
+
+        def is_another() -> bool:
+            found = self.seen.api.find(path)
+            return found is not None and found["metadata"]["uid"] != uid
+
+        self._wait(f"{path} to be made again", is_another)
 
     def _resizes_past_a_pod_that_will_not_go(self) -> None:
         pod = self.seen.pods()[0]["metadata"]["name"]
@@ -235,6 +196,3 @@ class Story:
 
     def _deletes_pods(self) -> bool:
         return ("delete", "Pod") in self.used
-
-
-_NOBODY: dict[str, Any] = {"metadata": {"uid": ""}}

@@ -5,7 +5,8 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from chart.rbac_story import Refused, Story, chart_rules, single_permissions
+from chart.account import Permission, chart_rules, single_permissions
+from chart.rbac_story import Refused, Story
 from chart.rendering import render
 from chart.strict_cluster import StrictCluster
 from node_agent.fake_nodes import FakeNodes
@@ -16,7 +17,7 @@ FEW = [("rapjobs/status", "patch"), ("rapjobs/finalizers", "update"), ("leases",
 NUM_AT_ONCE = 8
 
 
-def outcome(cluster: StrictCluster, nodes: FakeNodes, without: tuple[str, str] | None) -> str:
+def outcome(cluster: StrictCluster, nodes: FakeNodes, without: Permission | None) -> str:
     """What becomes of the story: `done`, or what was refused."""
     story = Story(cluster, nodes, without=without)
     try:

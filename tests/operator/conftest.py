@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from chart.account import chart_account
 from operator_world.on_server import OnServer, install_crd
 from operator_world.world import World
 
@@ -20,10 +22,10 @@ def crd(kubernetes_cluster: KubernetesCluster) -> None:
 
 
 @pytest.fixture
-def on_server(kubernetes_cluster: KubernetesCluster, namespace: str, crd: None) -> Iterator[OnServer]:
-    """A namespace with RAPJobs; start an operator in it with `operate`."""
-    del crd
-    made = OnServer(kubernetes_cluster, namespace)
+def on_server(kubernetes_cluster: KubernetesCluster, namespace: str, crd: None, helm: Path) -> Iterator[OnServer]:
+    """A namespace with RAPJobs; operators started in it with `operate` may do what the chart grants them and no more."""
+    del crd, helm
+    made = OnServer(kubernetes_cluster, namespace, kubeconfig=chart_account(kubernetes_cluster, namespace))
     yield made
     made.close()
 

@@ -55,8 +55,10 @@ def script_job(script: str, **spec: Any) -> Object:
 class OnServer:
     """One namespace of a cluster, and the operators a test runs for it."""
 
-    def __init__(self, cluster: KubernetesCluster, namespace: str) -> None:
+    def __init__(self, cluster: KubernetesCluster, namespace: str, *, kubeconfig: Path | None = None) -> None:
+        """`kubeconfig`: whom the operators act as; the admin unless it says another."""
         self.cluster, self.namespace, self.api = cluster, namespace, cluster.api
+        self._kubeconfig = kubeconfig or cluster.kubeconfig
         self.path = f"/apis/rap.dev/v1alpha1/namespaces/{namespace}/rapjobs"
         self._controllers: list[Controller] = []
         self._processes: list[subprocess.Popen[str]] = []
@@ -79,9 +81,9 @@ class OnServer:
         return controller
 
     def real_api(self) -> KubernetesApi:
-        """The operator's own client, as admin."""
+        """The operator's own client, as the user the operators act as."""
         configuration = kubernetes.client.Configuration()
-        kubernetes.config.load_kube_config(config_file=str(self.cluster.kubeconfig), client_configuration=configuration)
+        kubernetes.config.load_kube_config(config_file=str(self._kubeconfig), client_configuration=configuration)
         configuration.connection_pool_maxsize = 32
         return KubernetesApi(kubernetes.client.ApiClient(configuration))
 
@@ -89,7 +91,7 @@ class OnServer:
         """Starts the `rap-operator` command."""
         command = [
             *(sys.executable, "-m", "rap_operator", "--namespaces", self.namespace, "--metrics-port", "0"),
-            *("--kubeconfig", str(self.cluster.kubeconfig), *arguments),
+            *("--kubeconfig", str(self._kubeconfig), *arguments),
         ]
         environment = {**os.environ, "PYTHONPATH": str(ROOT / "operator")}
         with log.open("a") as output:
