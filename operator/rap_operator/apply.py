@@ -20,8 +20,11 @@ from rap_operator.decision import Action, Decision, KeepSupport, RemoveAttempt, 
 from rap_operator.events import EventSink
 from rap_operator.observed import Judged, Observed, Subject
 from rap_operator.resources import BUDGETS, CONFIG_MAPS, JOBS, PODS, RAPJOBS, SERVICES, Resource
+from rap_operator.views import SupportView
 
 LOG = logging.getLogger(__name__)
+SUPPORT = (SERVICES, CONFIG_MAPS, BUDGETS)
+MAX_FOUND_WELL = 5_000
 
 
 class NotGone(Exception):
@@ -37,6 +40,8 @@ class Applier:
 
     def __init__(self, api: Api, cache: Cache, events: EventSink) -> None:
         self._api, self._cache, self._events = api, cache, events
+        self._found_well: dict[str, object] = {}
+        """By UID of a job, what of its supporting objects was found to be as it should: a saving, not a truth."""
 
     def apply(self, decision: Decision, judged: Judged, observed: Observed) -> None:
         """Does everything a decision asks for. Raises ApiError, ApiUnavailable, NotGone, Foreign."""
@@ -77,9 +82,19 @@ class Applier:
                 self._delete(RAPJOBS, subject, subject.name, subject.uid, propagationPolicy="Background")
 
     def _keep_support(self, action: KeepSupport, judged: Judged, observed: Observed) -> None:
-        subject = observed.subject
-        wanted = [children.service(subject), children.plan_config(subject)]
         spec = _spec(action.revision, judged, observed)
+        if action.is_spec_only:
+            if spec is not None:
+                self._keep(
+                    CONFIG_MAPS, observed.subject, children.spec_config(observed.subject, action.revision, spec)[1]
+                )
+            return
+        subject, there = observed.subject, self._support(observed.subject)
+        world = (action.revision, action.nodes, action.kept, there)
+        if self._found_well.get(subject.uid) == world:
+            return
+        has_surplus = False
+        wanted = [children.service(subject), children.plan_config(subject)]
         if spec is not None:
             wanted.append(children.spec_config(subject, action.revision, spec))
         if action.nodes > 1:
@@ -91,7 +106,15 @@ class Applier:
             for name, view in self._cache.support(resource, subject.uid).items():
                 is_kept = (resource, name) in kept or view.revision in action.kept
                 if not is_kept and not view.meta.is_deleting:
+                    has_surplus = True
                     self._delete(resource, subject, name, view.meta.uid)
+        if len(self._found_well) >= MAX_FOUND_WELL:
+            self._found_well.clear()
+        if not has_surplus and self._support(subject) == there:
+            self._found_well[subject.uid] = world
+
+    def _support(self, subject: Subject) -> tuple[SupportView, ...]:
+        return tuple(view for kind in SUPPORT for view in self._cache.support(kind, subject.uid).values())
 
     def _keep(self, resource: Resource, subject: Subject, body: Object) -> None:
         name = body["metadata"]["name"]

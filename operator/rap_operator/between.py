@@ -6,7 +6,7 @@ from rap_contract.status import Attempt, Status, time_s
 
 from rap_operator import attempts
 from rap_operator.decision import Notice, RemoveAttempt, RemovePod
-from rap_operator.revise import enforced_spec, keep_support
+from rap_operator.revise import enforced_spec
 from rap_operator.step import Sight, Step
 
 CLOCK_SLACK_S = 5.0  # two machines' clocks may differ so much
@@ -40,8 +40,7 @@ def advance(step: Step, sight: Sight) -> Step:
     status = status.model_copy(update={"restart_nonce": policy.restart_nonce or 0, "nodes": 0})
     assert status.attempt is not None
     message = f"attempt {status.attempt.number} of {nodes} pod{'s' if nodes > 1 else ''}: {cause}"
-    step = step.with_status(status).with_notice(Notice(reason="AttemptRecorded", message=message))
-    return step if any_support(step) else step.with_action(keep_support(status, sight, nodes=nodes))
+    return step.with_status(status).with_notice(Notice(reason="AttemptRecorded", message=message))
 
 
 def _delay_left_s(attempt: Attempt, now_s: float) -> float:
@@ -49,11 +48,6 @@ def _delay_left_s(attempt: Attempt, now_s: float) -> float:
     if attempt.not_before is None or attempt.ended_at is None or now_s < time_s(attempt.ended_at) - CLOCK_SLACK_S:
         return 0.0
     return time_s(attempt.not_before) - now_s
-
-
-def any_support(step: Step) -> bool:
-    """Whether the step keeps the children already."""
-    return any(hasattr(action, "kept") for action in step.actions)
 
 
 def cleared(step: Step, sight: Sight, *, keep: int | None) -> Step:

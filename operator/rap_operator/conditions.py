@@ -51,6 +51,11 @@ def set_condition(status: Status, kind: ConditionType, said: Said, *, generation
     before = status.condition(kind)
     if before and kind in CALM and (before.status, before.reason) == (said.status, said.reason):
         said = Said(said.status, said.reason, before.message)
+    if before and (before.status, before.reason, before.message, before.observed_generation) == (
+        *(said.status, said.reason, said.message[:8192]),
+        generation,
+    ):
+        return status
     since = before.last_transition_time if before and before.status == said.status else _whole_second(now_s)
     condition = Condition(
         type=kind,

@@ -46,6 +46,7 @@ class Controller:
         self.cache = Cache(self.queue.add)
         self.stopping = threading.Event()
         self.observe_pass: Callable[[str, float], None] = lambda outcome, seconds: None
+        self.observe_restart: Callable[[str], None] = lambda reason: None
         self._limits, self._wall_clock = limits or Limits(), wall_clock
         self._events = EventSink(api, wall_clock=wall_clock)
         self._observer = Observer(api, self.cache, telemetry_of)
@@ -92,6 +93,9 @@ class Controller:
         except (ApiError, Foreign) as error:
             self._tell(observed.subject, error)
             raise
+        before, after = observed.status.restarts.total, decision.status
+        if after.restarts.total > before and after.attempt is not None:
+            self.observe_restart(after.attempt.cause)
         return decision.requeue_s
 
     def work_once(self, timeout_s: float | None = None) -> bool:

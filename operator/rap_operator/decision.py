@@ -16,6 +16,8 @@ class KeepSupport:
     nodes: int
     kept: frozenset[str]
     """Revisions whose ConfigMaps stay."""
+    is_spec_only: bool = False
+    """Only the spec is stored; the rest is made with the attempt, so that new jobs do not wait for each other's."""
     why: str = ""
 
 

@@ -27,7 +27,7 @@ def advance(step: Step, sight: Sight) -> Step:
         return _started(step, sight)
     if is_waiting_for_cause(job, pods, now_s=sight.now_s):
         step = step.waking(PEER_LOST_WAIT_S / 4)
-    step = step.with_action(keep_support(step.status, sight, nodes=attempt.nodes))
+    step = step.with_action(keep_support(step.status, nodes=attempt.nodes))
     return _followed(step, sight, pods)
 
 
@@ -45,7 +45,7 @@ def _started(step: Step, sight: Sight) -> Step:
         return cleared(step, sight, keep=attempt.number)
     if enforced_spec(step.status, sight) is None:
         return step
-    step = step.with_action(keep_support(step.status, sight, nodes=attempt.nodes))
+    step = step.with_action(keep_support(step.status, nodes=attempt.nodes))
     return step.with_action(StartAttempt(number=attempt.number, revision=attempt.revision, why=attempt.cause))
 
 

@@ -31,11 +31,12 @@ class Exposition:
         self._retries = _counter(metrics.QUEUE_RETRIES, self.registry)
         self._watch_restarts = _counter(metrics.WATCH_RESTARTS, self.registry)
         self._scrapes = _counter(metrics.SCRAPES, self.registry)
+        self._restarts = _counter(metrics.RESTARTS, self.registry)
         self._leader_changes = _counter(metrics.LEADER_CHANGES, self.registry)
         self.leader = _gauge(metrics.LEADER, self.registry)
         _gauge(metrics.OPERATOR_INFO, self.registry).labels(version).set(1)
         self.registry.register(_World(controller))
-        controller.observe_pass = self._pass
+        controller.observe_pass, controller.observe_restart = self._pass, self._restart
         controller.queue.on_wait, controller.queue.on_retry = self._waits.observe, self._retries.inc
         for reflector in controller.reflectors:
             reflector.on_restart = partial(self._watch_restart, reflector.resource.plural)
@@ -61,6 +62,9 @@ class Exposition:
 
     def _watch_restart(self, plural: str, why: str) -> None:
         self._watch_restarts.labels(plural, why).inc()
+
+    def _restart(self, reason: str) -> None:
+        self._restarts.labels(reason).inc()
 
     def _pass(self, outcome: str, seconds: float) -> None:
         self._reconciles.labels(outcome).inc()

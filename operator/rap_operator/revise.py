@@ -61,12 +61,12 @@ def enforced_spec(status: Status, sight: Sight) -> RAPJobSpec | None:
     return sight.observed.stored.get(status.revision.enforced)
 
 
-def keep_support(status: Status, sight: Sight, *, nodes: int, why: str = "") -> KeepSupport:
+def keep_support(status: Status, *, nodes: int, why: str = "", is_spec_only: bool = False) -> KeepSupport:
     """The action that keeps the children of the revision in force."""
     revision = status.revision
     running = status.attempt.revision if status.attempt else ""
     kept = frozenset({revision.enforced, revision.stable, running} - {""})
-    return KeepSupport(revision=revision.enforced, nodes=nodes, kept=kept, why=why)
+    return KeepSupport(revision=revision.enforced, nodes=nodes, kept=kept, why=why, is_spec_only=is_spec_only)
 
 
 def rolled_back(status: Status) -> Status:
@@ -103,7 +103,8 @@ def _enforced(step: Step, sight: Sight) -> Step:
     if before.enforced:
         step = step.with_notice(Notice(reason="SpecChanged", message=why))
     # The spec is stored before the status relies on it.
-    return step.with_status(status).with_action(keep_support(status, sight, nodes=judged.spec.trainer.nodes, why=why))
+    store = keep_support(status, nodes=judged.spec.trainer.nodes, why=why, is_spec_only=True)
+    return step.with_status(status).with_action(store)
 
 
 def _is_at_rest(status: Status, sight: Sight) -> bool:

@@ -3,7 +3,8 @@
     PYTHONPATH=operator:trainer:tests python tests/benchmarks/operator_scale.py --jobs 1000 --pods 8
 
 Everything (etcd, API server, controllers, scheduler, fake kubelet, this program and the operator) shares the
-machine: each line says how much CPU the operator took of the time, the rest is the servers' share.
+machine: each line says how much CPU the operator took, the servers, and this program, of the seconds that passed on
+every core. `--kopf` runs the comparison program instead (`pip install --target DIR kopf`, DIR on PYTHONPATH).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import argparse
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -20,6 +22,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 from benchmarks.fake_kubelet import FakeKubelet
@@ -27,9 +30,31 @@ from operator_world.on_server import install_crd, port_of, read_page
 from operator_world.world import rapjob
 from servers import kubernetes_cluster
 from servers.kube_api import KubeApi, KubeError, Object
+from servers.waiting import wait_until
 
 JOBS = "/apis/rap.dev/v1alpha1/namespaces/{}/rapjobs"
 ROOT = Path(__file__).resolve().parents[2]
+
+
+class Load(NamedTuple):
+    """CPU seconds by whom they were taken."""
+
+    operator: float
+    servers: float
+    program: float
+
+    def since(self, before: Load) -> dict[str, float]:
+        """Figures of the time between two looks."""
+        return {
+            "cpu_s": self.operator - before.operator,
+            "servers_cpu_s": self.servers - before.servers,
+            "program_cpu_s": self.program - before.program,
+        }
+
+
+def _cpu_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
 
 
 class Bench:
@@ -53,7 +78,7 @@ class Bench:
 
     def _start_operator(self) -> None:
         log = self.folder / "operator.log"
-        paths = [str(ROOT / "operator"), os.environ.get("PYTHONPATH", "")]
+        paths = [str(ROOT / "operator"), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]
         environment = {**os.environ, "PYTHONPATH": ":".join(paths), "KUBECONFIG": str(self.cluster.kubeconfig)}
         with log.open("a") as output:
             self.process = subprocess.Popen(self._command(), stderr=output, stdout=output, env=environment)
@@ -66,7 +91,15 @@ class Bench:
             program = str(ROOT / "tests" / "benchmarks" / "kopf_comparison.py")
             return [sys.executable, "-m", "kopf", "run", "--namespace", self.namespace, program]
         options = ("--no-lease", "--metrics-port", "0", "--namespaces", self.namespace)
-        return [sys.executable, "-m", "rap_operator", *options, "--kubeconfig", str(self.cluster.kubeconfig)]
+        return [
+            sys.executable,
+            "-m",
+            "benchmarks.measured_operator",
+            str(self.folder / "passes.json"),
+            *options,
+            "--kubeconfig",
+            str(self.cluster.kubeconfig),
+        ]
 
     def _watch_memory(self) -> None:
         while self.process.poll() is None:
@@ -108,15 +141,21 @@ class Bench:
         pattern = r'^rap_operator_api_requests_total\{code="(\d+)",verb="(\w+)"\} ([\d.e+]+)$'
         return int(sum(float(n) for _, verb, n in re.findall(pattern, page, re.MULTILINE) if verb != "watch"))
 
-    def p99_s(self) -> float:
-        page = read_page(self.port, "/metrics") if self.port else ""
-        pattern = r'^rap_operator_reconcile_seconds_bucket\{le="([^"]+)"\} ([\d.e+]+)$'
-        buckets = [(float(le), float(n)) for le, n in re.findall(pattern, page, re.MULTILINE)]
-        return next((le for le, n in buckets if buckets[-1][1] and n >= 0.99 * buckets[-1][1]), float("nan"))
+    def passes(self) -> dict[str, float]:
+        """Times of the operator's passes so far; nothing for kopf, which keeps none."""
+        if self.is_kopf:
+            return {}
+        found = self.folder / "passes.json"
+        found.unlink(missing_ok=True)
+        self.process.send_signal(signal.SIGUSR1)
+        wait_until(found.exists, limit_s=60, what="the passes' times")
+        times: dict[str, float] = json.loads(found.read_text())
+        return times
 
-    def cpu_s(self) -> float:
-        times = self.operator.cpu_times()
-        return float(times.user + times.system)
+    def cpu_s(self) -> Load:
+        """CPU seconds so far: of the operator, of the servers, of this program."""
+        servers = sum(_cpu_s(psutil.Process(server.pid)) for server in self.cluster.servers)
+        return Load(operator=_cpu_s(self.operator), servers=servers, program=_cpu_s(psutil.Process()))
 
     def say(self, what: str, **figures: float) -> None:
         line = {
@@ -144,14 +183,14 @@ class Bench:
         created_s = time.monotonic() - begun_s
         self.until(self.num_jobs, lambda s: bool(s.get("attempt")), 600)
         first_s = time.monotonic() - begun_s
-        self.say("first reconcile of all", seconds=first_s, creating_took_s=created_s, cpu_s=self.cpu_s() - before_s)
+        self.say("first reconcile of all", seconds=first_s, creating_took_s=created_s, **self.cpu_s().since(before_s))
         self.until(self.num_jobs, lambda s: s.get("phase") == "Running", 1800)
         self.say(
             "all running",
             seconds=time.monotonic() - begun_s,
-            cpu_s=self.cpu_s() - before_s,
             requests_per_job=(self.requests() - before) / self.num_jobs,
-            reconcile_p99_s=self.p99_s(),
+            **self.cpu_s().since(before_s),
+            **self.passes(),
         )
 
     def idle(self, seconds: float) -> None:
@@ -163,7 +202,7 @@ class Bench:
         self.say(
             "idle",
             requests_per_minute=(self.requests() - before) / passed_s * 60,
-            cpu_percent=100 * (self.cpu_s() - before_s) / passed_s,
+            cpu_percent=100 * (self.cpu_s().operator - before_s.operator) / passed_s,
         )
 
     def restart(self) -> None:
@@ -175,7 +214,7 @@ class Bench:
         begun_s = time.monotonic()
         list(self.pool.map(lambda pod: self.kubelet.fail(pod, 1), pods))
         self.until(num, lambda s: (s.get("attempt") or {}).get("number") == 2 and s.get("phase") == "Running", 900)
-        self.say("a tenth restarted", seconds=time.monotonic() - begun_s, cpu_s=self.cpu_s() - before_s)
+        self.say("a tenth restarted", seconds=time.monotonic() - begun_s, **self.cpu_s().since(before_s))
 
     def replace_operator(self) -> None:
         self.process.kill()
@@ -204,7 +243,7 @@ class Bench:
         pods = f"/api/v1/namespaces/{self.namespace}/pods"
         while self.api.get(pods, limit="1")["items"]:
             time.sleep(1.0)
-        self.say("all deleted, no pod left", seconds=time.monotonic() - begun_s, cpu_s=self.cpu_s() - before_s)
+        self.say("all deleted, no pod left", seconds=time.monotonic() - begun_s, **self.cpu_s().since(before_s))
 
 
 def main() -> None:

@@ -64,11 +64,13 @@ def test_the_page_has_the_contracts_names_and_series_of_deleted_jobs_go(world: W
     exposition.lead(is_leader=True)
     world.controller.observe_pass("done", 0.01)
     world.controller.observe_pass("refused", 0.01)
+    world.edit(restartNonce=1)
     page = exposition.page().decode()
     declared = {metric.name for metric in metrics.OPERATOR}
     served = {re.split("[ {]", line)[0] for line in page.splitlines() if not line.startswith("#")}
     assert {re.sub("_(bucket|sum|count)$", "", name) for name in served if not name.endswith("_created")} <= declared
     assert 'rap_operator_jobs{phase="Running"} 1.0' in page
+    assert 'rap_operator_restarts_total{reason="RestartRequested"} 1.0' in page
     assert 'rap_operator_api_request_seconds_bucket{le="0.025",verb="patch"} 1.0' in page
     assert "rap_operator_queue_retries_total 1.0" in page
     assert 'rap_operator_job_condition{namespace="jobs",rapjob="clicks",type="Running"} 1.0' in page
