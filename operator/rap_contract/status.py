@@ -190,8 +190,8 @@ class Baseline(StatusModel):
 class Refusal(StatusModel):
     """A plan that is not tried again for a while."""
 
-    hash: Hash
-    """Content hash of the plan."""
+    shape: Hash
+    """Hash of what the plan does, whatever it predicts."""
     reason: str = Field(max_length=253)
     """Why, in a word."""
     until: Time
@@ -205,6 +205,8 @@ class Change(StatusModel):
     """Waits for an answer; being handed to the ranks; in force and watched; the plan before is handed back."""
     plan: Hash
     """The new plan."""
+    shape: Hash = ""
+    """Hash of what the new plan does, whatever it predicts."""
     before: Hash
     """The plan to return to."""
     trigger: str = Field(default="", max_length=64)
@@ -267,6 +269,8 @@ class Replans(StatusModel):
     """Switches of the last 24 hours, newest first."""
     price_seconds: float | None = None
     """Training time a switch costs, measured: the mean of the last ones, the newest counting half."""
+    answered: str = Field(default="", max_length=253)
+    """The annotation `rap.dev/replan` that has been acted upon."""
     refused: Annotated[list[Refusal], Field(max_length=32)] = []
     """Plans not tried again for a while."""
 

@@ -7,7 +7,7 @@ events. Decides nothing, except that an attempt is not started while a live read
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from rap_contract.job import RAPJobSpec
@@ -16,7 +16,7 @@ from rap_contract.status import ConditionType, Status
 from rap_operator import children, conditions, naming
 from rap_operator.api import Api, ApiError, ApiUnavailable, Object
 from rap_operator.cache import Cache
-from rap_operator.decision import Action, Decision, KeepSupport, RemoveAttempt, RemovePod, StartAttempt
+from rap_operator.decision import Action, Decision, KeepSupport, RemoveAttempt, RemovePod, Replan, StartAttempt
 from rap_operator.events import EventSink
 from rap_operator.observed import Judged, Observed, Subject
 from rap_operator.resources import BUDGETS, CONFIG_MAPS, JOBS, PODS, RAPJOBS, SERVICES, Resource
@@ -42,6 +42,8 @@ class Applier:
         self._api, self._cache, self._events = api, cache, events
         self._found_well: dict[str, object] = {}
         """By UID of a job, what of its supporting objects was found to be as it should: a saving, not a truth."""
+
+        self.replan: Callable[[Subject, Replan], None] = lambda subject, action: None
 
     def apply(self, decision: Decision, judged: Judged, observed: Observed) -> None:
         """Does everything a decision asks for. Raises ApiError, ApiUnavailable, NotGone, Foreign."""
@@ -77,6 +79,8 @@ class Applier:
                 LOG.info("removing pod %s: %s", action.name, action.why)
                 grace = {"gracePeriodSeconds": 0} if action.is_forced else {}
                 self._delete(PODS, subject, action.name, action.uid, **grace)
+            case Replan():
+                self.replan(subject, action)
             case _:
                 LOG.info("removing the job: %s", action.why)
                 self._delete(RAPJOBS, subject, subject.name, subject.uid, propagationPolicy="Background")

@@ -13,6 +13,7 @@ from rap_contract.status import Attempt
 from rap_operator import naming
 from rap_operator.observed import Subject
 from rap_operator.pod_template import pod_template
+from rap_operator.replanning.plan_config import in_force, stored
 from rap_operator.resources import BUDGETS, CONFIG_MAPS, JOBS, SERVICES, Resource
 from rap_operator.views import Object, SupportView, meta_of
 
@@ -98,7 +99,16 @@ def attempt_job(subject: Subject, attempt: Attempt, spec: RAPJobSpec) -> Object:
 def support_view(item: Mapping[str, Any], kind: str) -> SupportView:
     """What is kept of a Service, ConfigMap or PDB."""
     revision = (item["metadata"].get("labels") or {}).get(naming.LABEL_REVISION, "")
-    return SupportView(meta=meta_of(item), content=content_of(item, kind), revision=revision)
+    meta, content = meta_of(item), content_of(item, kind)
+    if content_is_a_plan(meta.name, kind):
+        plan, plans = in_force(item), stored(item)
+        return SupportView(meta=meta, content=content, revision=revision, plan=plan, plans=plans)
+    return SupportView(meta=meta, content=content, revision=revision)
+
+
+def content_is_a_plan(name: str, kind: str) -> bool:
+    """Whether it is the ConfigMap of a plan."""
+    return kind == CONFIG_MAPS.kind and name.endswith("-plan")
 
 
 def content_of(item: Mapping[str, Any], kind: str) -> str:

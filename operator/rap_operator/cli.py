@@ -26,7 +26,11 @@ from rap_operator.exposition import Exposition
 from rap_operator.health import HealthServer, standing_still
 from rap_operator.lease import LeaseLock
 from rap_operator.policy import Limits
-from rap_operator.scrape import Scraper, http_fetch
+from rap_operator.replanning import replanner
+from rap_operator.replanning.replanner import Replanner
+from rap_operator.replanning.searches import Limits as SearchLimits
+from rap_operator.replanning.sources import PodSource, PrometheusSource
+from rap_operator.scrape import Fetch, Scraper, http_fetch
 from rap_operator.targets import targets
 
 LOG = logging.getLogger(__name__)
@@ -69,6 +73,10 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--scrape-interval-seconds", type=float, default=30.0, help="0: read no trainer's metrics")
     made.add_argument("--scrape-ca-file", type=Path, default=None, help="certificates of trainers that serve HTTPS")
     made.add_argument("--scrape-token-file", type=Path, default=None, help="token sent to trainers that serve HTTPS")
+    made.add_argument("--prometheus-url", default="", help="read what plans depend on there, not from the pods")
+    made.add_argument("--max-switching", type=int, default=10, help="jobs that change their plan at a time")
+    made.add_argument("--search-seconds", type=float, default=20.0, help="a search for a plan is ended after so long")
+    made.add_argument("--search-memory-mib", type=int, default=1024, help="and takes no more memory than this")
     made.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
     return made
 
@@ -86,9 +94,14 @@ def run(options: argparse.Namespace, stopping: threading.Event) -> int:
     fetch = http_fetch(ca_file=options.scrape_ca_file, token_file=options.scrape_token_file)
     scraper = Scraper(lambda: targets(controller.cache), lambda key: controller.queue.add(key), fetch=fetch)
     controller = Controller(api, namespaces=namespaces, limits=limits, telemetry_of=scraper.telemetry_of)
+    planning = _replanner(options, controller, fetch) if options.scrape_interval_seconds > 0 else None
     exposition = Exposition(controller, version=_version())
     api.calls = exposition.request
     scraper.count = exposition.scrape
+    if planning is not None:
+        controller.replan_with(planning)
+        planning.count = exposition.replan
+        exposition.replans_running(lambda: planning.num_running)
     if not options.no_lease:
         election = KubernetesApi(_client(options))  # renewed even while the other's rate limit is used up
         lock = LeaseLock(
@@ -142,6 +155,15 @@ def _client(options: argparse.Namespace) -> kubernetes.client.ApiClient:
     configuration.connection_pool_maxsize = 64
     configuration.keep_alive = True
     return kubernetes.client.ApiClient(configuration)
+
+
+def _replanner(options: argparse.Namespace, controller: Controller, fetch: Fetch) -> Replanner:
+    source = PrometheusSource(fetch, options.prometheus_url) if options.prometheus_url else PodSource(fetch)
+    search = SearchLimits(deadline_s=options.search_seconds, memory_bytes=options.search_memory_mib << 20)
+    limits = replanner.Options(
+        max_switching=options.max_switching, interval_s=options.scrape_interval_seconds, search=search
+    )
+    return Replanner(controller.cache, source, fetch, controller.queue.add, options=limits)
 
 
 def _access(options: argparse.Namespace) -> Access:

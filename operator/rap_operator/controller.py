@@ -20,6 +20,7 @@ from rap_operator.logs import job_context
 from rap_operator.observe import Observer
 from rap_operator.observed import Subject, Telemetry
 from rap_operator.policy import Limits
+from rap_operator.replanning.replanner import Replanner
 from rap_operator.resources import WATCHED
 from rap_operator.watch import Reflector, Timing
 from rap_operator.workqueue import WorkQueue
@@ -56,7 +57,15 @@ class Controller:
             for resource in WATCHED
             for namespace in (namespaces or (None,))
         ]
+        self._api = api
+        self._replanner: Replanner | None = None
         self._threads: list[threading.Thread] = []
+
+    def replan_with(self, replanner: Replanner) -> None:
+        """Lets a replanner see every pass and carry its decisions out; it starts with the workers."""
+        self._observer.replan_of = replanner.seen
+        self._applier.replan = lambda subject, action: replanner.act(self._api, subject, action)
+        self._replanner = replanner
 
     def start(self, *, workers: int = 4) -> None:
         """Starts the watches; the workers start once every watch has its list."""
@@ -64,6 +73,8 @@ class Controller:
             self._spawn(reflector.run, f"watch-{reflector.resource.plural}")
         for number in range(workers):
             self._spawn(self._work_when_synced, f"worker-{number}")
+        if self._replanner is not None:
+            self._replanner.start(self.stopping)
 
     def stop(self, *, timeout_s: float = 10.0) -> None:
         """Stops the workers after their current pass; watches end with the process."""

@@ -13,6 +13,7 @@ from rap_operator import attempts, between, conditions, during
 from rap_operator.decision import Decision, Notice, RemoveAttempt, RemoveSelf
 from rap_operator.observed import Judged, Observed
 from rap_operator.policy import Limits, Policy, policy_of
+from rap_operator.replanning.hook import replanned
 from rap_operator.revise import Acceptance, revise
 from rap_operator.step import Sight, Step
 
@@ -37,7 +38,7 @@ def decide(spec: Judged, observed: Observed, now_s: float, limits: Limits | None
     step = _adopted(step, sight)
     step, acceptance = revise(step, sight)
     step = during.advance(step, sight) if attempts.is_live(step.status) else between.advance(step, sight)
-    return _concluded(step, sight, acceptance)
+    return _concluded(replanned(step, sight), sight, acceptance)
 
 
 def _paused(status: Status, generation: int, now_s: float) -> Decision:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from rap_contract.status import Status
+
+if TYPE_CHECKING:  # whose verdicts carry notices
+    from rap_operator.replanning.values import Act
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +60,16 @@ class RemoveSelf:
     why: str
 
 
-Action = KeepSupport | StartAttempt | RemoveAttempt | RemovePod | RemoveSelf
+@dataclass(frozen=True, kw_only=True)
+class Replan:
+    """Something about the job's plan (`replanning.values.Act`), and a decision about it to count."""
+
+    acts: tuple[Act, ...] = ()
+    counted: tuple[str, str] | None = None
+    """Outcome and reason."""
+
+
+Action = KeepSupport | StartAttempt | RemoveAttempt | RemovePod | RemoveSelf | Replan
 
 
 @dataclass(frozen=True, kw_only=True)

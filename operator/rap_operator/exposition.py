@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter as Tally
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import prometheus_client
@@ -32,6 +32,7 @@ class Exposition:
         self._watch_restarts = _counter(metrics.WATCH_RESTARTS, self.registry)
         self._scrapes = _counter(metrics.SCRAPES, self.registry)
         self._restarts = _counter(metrics.RESTARTS, self.registry)
+        self._replans = _counter(metrics.REPLANS, self.registry)
         self._leader_changes = _counter(metrics.LEADER_CHANGES, self.registry)
         self.leader = _gauge(metrics.LEADER, self.registry)
         _gauge(metrics.OPERATOR_INFO, self.registry).labels(version).set(1)
@@ -46,6 +47,14 @@ class Exposition:
         del kind
         self._requests.labels(verb, str(status)).inc()
         self._request_seconds.labels(verb).observe(seconds)
+
+    def replan(self, outcome: str, reason: str) -> None:
+        """Counts a decision about a plan."""
+        self._replans.labels(outcome, reason).inc()
+
+    def replans_running(self, number: Callable[[], float]) -> None:
+        """Looks up how many searches and switches are under way."""
+        _gauge(metrics.REPLANS_RUNNING, self.registry).set_function(number)
 
     def scrape(self, outcome: str) -> None:
         """Counts a scrape of a trainer."""

@@ -20,6 +20,7 @@ from rap_operator.cache import Cache, RapJobView
 from rap_operator.children import JOB_KEY
 from rap_operator.naming import spec_name
 from rap_operator.observed import Judged, Observed, Subject, Telemetry
+from rap_operator.replanning.values import Seen
 from rap_operator.resources import CONFIG_MAPS
 from rap_operator.spec_change import revision_of
 
@@ -36,6 +37,7 @@ class Observer:
         self._api, self._cache, self._telemetry_of = api, cache, telemetry_of
         self._judged: Remembered[Judged] = Remembered(MAX_REMEMBERED)
         self._stored: Remembered[RAPJobSpec] = Remembered(MAX_REMEMBERED)
+        self.replan_of: Callable[[Subject], Seen | None] = lambda subject: None
 
     def observe(self, view: RapJobView) -> tuple[Judged, Observed]:
         """The job's spec after validation, and its world."""
@@ -47,6 +49,7 @@ class Observer:
             jobs=self._cache.jobs(subject.uid),
             pods=self._cache.pods(subject.uid),
             telemetry=self._telemetry_of(subject),
+            replan=self.replan_of(subject),
         )
         return judged, observed
 

@@ -10,6 +10,7 @@ from rap_contract.job import RAPJobSpec
 from rap_contract.status import Status
 
 from rap_operator.naming import ANNOTATION_PAUSE, OWN_NAMES, QUEUE_LABEL, SCHEDULER_DOMAINS, base
+from rap_operator.replanning.values import Seen
 from rap_operator.views import JobView, PodView
 
 
@@ -98,6 +99,8 @@ class Observed:
     pods: tuple[PodView, ...] = ()
     """Its pods, of any attempt."""
     telemetry: Telemetry | None = None
+    replan: Seen | None = None
+    """What replanning sees; None: nobody reads for it."""
 
     @property
     def status(self) -> Status:

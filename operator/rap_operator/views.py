@@ -86,6 +86,10 @@ class SupportView:
     """Digest of the fields we set."""
     revision: str = ""
     """Of a spec's ConfigMap."""
+    plan: str = ""
+    """Of a plan's ConfigMap: hash of the plan in force, see `replanning.plan_config.in_force`."""
+    plans: frozenset[str] = frozenset()
+    """Of a plan's ConfigMap: hashes of the plans it keeps."""
 
 
 def meta_of(item: Mapping[str, Any]) -> Meta:

@@ -6,11 +6,13 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from rap_contract.operations import Replanning
-from rap_contract.status import Change, Replans, time_s, time_text
+from rap_contract.status import Change, ReplanRecord, Replans, time_s, time_text
 
 from rap_operator.decision import Notice
 from rap_operator.replanning.record import record
 from rap_operator.replanning.values import Act, Seen, Verdict
+
+COMMANDS = ("approve", "reject", "refresh")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +23,8 @@ class Case:
     state: Replans
     seen: Seen
     now_s: float
+    history: tuple[ReplanRecord, ...] = ()
+    """Decisions before, newest first."""
 
     def with_state(self, **parts: object) -> Case:
         """The case with parts of its status replaced."""
@@ -66,6 +70,16 @@ class Case:
             notices=notices,
             wake_s=wake_s,
         )
+
+    @property
+    def command(self) -> str:
+        """approve, reject or refresh, if the annotation was not acted upon yet."""
+        is_news = self.seen.annotation != self.state.answered
+        return self.seen.command if is_news and self.seen.command in COMMANDS else ""
+
+    def answered(self) -> Case:
+        """The case with the annotation acted upon."""
+        return self.with_state(answered=self.seen.annotation[:253])
 
     def begun(self, change: Change, **parts: object) -> Case:
         """The case with a change in a new state, from now on."""

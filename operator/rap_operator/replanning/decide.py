@@ -6,8 +6,10 @@ the ranks, and judged before it counts as stable; whatever dies in between, the 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rap_contract.operations import Replanning
-from rap_contract.status import Replans, time_s, time_text
+from rap_contract.status import ReplanRecord, Replans, time_s, time_text
 
 from rap_operator.replanning import idle, under_way
 from rap_operator.replanning.case import Case
@@ -16,9 +18,11 @@ from rap_operator.replanning.triggers import SIZE
 from rap_operator.replanning.values import EDITED, PutInForce, Seen, Verdict
 
 
-def decide_replanning(policy: Replanning, state: Replans, seen: Seen, now_s: float) -> Verdict:
-    """The verdict on one job now."""
-    case = Case(policy=policy, state=_anchored(state, now_s), seen=seen, now_s=now_s)
+def decide_replanning(
+    policy: Replanning, state: Replans, seen: Seen, now_s: float, *, history: Sequence[ReplanRecord] = ()
+) -> Verdict:
+    """The verdict on one job now. `history` only says which plans are worth keeping."""
+    case = Case(policy=policy, state=_anchored(state, now_s), seen=seen, now_s=now_s, history=tuple(history))
     if policy.mode == "Off":
         dropped = case.with_state(change=None)
         return dropped.quiet("False", "Off", "spec.replanning.mode is Off")

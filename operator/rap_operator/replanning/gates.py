@@ -60,9 +60,11 @@ def before_switch(policy: Replanning, state: Replans, proposal: Proposal, window
             f"{1e3 * window.step_seconds:.3f} ms are measured: model or metrics are wrong"
         )
         return Held(reason="Implausible", message=message)
-    refused = next((r for r in state.refused if r.hash == proposal.plan and time_s(r.until) > now_s), None)
+    refused = next(
+        (r for r in state.refused if r.shape == (proposal.shape or proposal.plan) and time_s(r.until) > now_s), None
+    )
     if refused is not None:
-        return Held(reason="KnownIneffective", message=f"plan {refused.hash} was tried: {refused.reason}")
+        return Held(reason="KnownIneffective", message=f"plan {proposal.plan} was tried: {refused.reason}")
     price_s = price(policy, state)
     worth_s = gain * policy.payback_seconds
     if worth_s <= price_s:

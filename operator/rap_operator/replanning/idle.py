@@ -9,12 +9,13 @@ from rap_contract.status import Baseline, Change, Refusal, time_text
 from rap_operator.replanning import gates, triggers
 from rap_operator.replanning.case import Case
 from rap_operator.replanning.triggers import Trigger
-from rap_operator.replanning.values import Answered, Ask, Forget, Proposal, Store, Unusable, Verdict, Window
+from rap_operator.replanning.values import Ask, Forget, Proposal, Store, Take, Unusable, Verdict, Window
 from rap_operator.replanning.window import reduced
 
 FIRST = "FirstWindow"
 """The plan was made before anything of the data was known."""
 MAX_REFUSED = 32
+MAX_KEPT = 12  # plans in the ConfigMap at most, for a return and for `rap plan --diff`
 
 
 def advance(case: Case) -> Verdict:
@@ -60,7 +61,7 @@ def _trigger(case: Case, window: Window) -> tuple[Case, Trigger | None, dict[str
         "predictionRatio": window.prediction_ratio,
         "lagSeconds": window.lag_s,
     }
-    if case.seen.command == "refresh":
+    if case.command == "refresh":
         return case, Trigger(name=triggers.REQUEST, value=1.0, bound=0.5), numbers
     if case.state.baseline is None:
         name = triggers.SIZE if triggers.SIZE in case.state.fired else FIRST
@@ -77,18 +78,17 @@ def _searched(
 ) -> Verdict:
     proposal = case.seen.proposal
     if proposal is not None and proposal.state == "Done" and proposal.before != reported:
-        proposal = None
+        return case.quiet("False", "Searching", trigger.text).doing(Forget())
     if proposal is None:
         ask = Ask(request=_key(window.measured, reported), measured=window.measured)
-        verdict = case.quiet("False", "Searching", trigger.text)
-        return Verdict(state=verdict.state, condition=verdict.condition, acts=(ask,))
+        return case.quiet("False", "Searching", trigger.text).doing(ask)
     if proposal.state == "Running":
         return case.quiet("False", "Searching", trigger.text)
-    answered: tuple[Answered, ...] = (Answered(command="refresh"),) if case.seen.command == "refresh" else ()
+    case = case.answered() if trigger.name == triggers.REQUEST else case
     if proposal.state == "Failed":
         failed = case.with_state(searched_at=time_text(case.now_s))
         return failed.decided(
-            "None", "SearchFailed", proposal.message, plans=(reported, ""), numbers=numbers, acts=(Forget(), *answered)
+            "None", "SearchFailed", proposal.message, plans=(reported, ""), numbers=numbers, acts=(Forget(),)
         )
     numbers |= {
         "predictedBeforeSeconds": proposal.before_seconds,
@@ -106,11 +106,11 @@ def _searched(
         outcome = "None" if held is not None else "WouldSwitch"
         reason = held.reason if held is not None else trigger.name
         message = f"{trigger.text}: {held.message}" if held is not None else _offer(trigger, proposal)
-        return told.decided(outcome, reason, message, plans=plans, numbers=numbers, acts=(Forget(), *answered))
+        return told.decided(outcome, reason, message, plans=plans, numbers=numbers, acts=(Forget(),))
     if case.policy.mode == "Auto" and not case.seen.may_switch:
         message = "as many jobs as may are switching; this one waits for its turn"
         return case.decided("None", "LimitReached", message, plans=plans, numbers=numbers, wake_s=5.0)
-    return _begun(case, window, trigger, proposal, numbers=numbers, answered=answered)
+    return _begun(case, window, trigger, proposal, numbers=numbers)
 
 
 def _judged(case: Case, window: Window, trigger: Trigger, *, reported: str) -> Case:
@@ -128,12 +128,12 @@ def _begun(
     proposal: Proposal,
     *,
     numbers: dict[str, float | None],
-    answered: tuple[Answered, ...],
 ) -> Verdict:
     is_auto = case.policy.mode == "Auto"
     change = Change(
         state="Applying" if is_auto else "Proposed",
         plan=proposal.plan,
+        shape=proposal.shape or proposal.plan,
         before=proposal.fallback,
         trigger=trigger.name,
         since=time_text(case.now_s),
@@ -142,25 +142,27 @@ def _begun(
         attempt=case.seen.attempt,
         baseline=window.measured,
     )
-    known = [change.plan, change.before, case.state.stable]
-    store = Store(request=proposal.request, keep=tuple(dict.fromkeys(name for name in known if name)))
+    earlier = [name for record in case.history for name in (record.plan, record.before)]
+    known = [change.plan, change.before, case.state.stable, *earlier]
+    store = Store(request=proposal.request, keep=tuple(dict.fromkeys(name for name in known if name))[:MAX_KEPT])
     begun = case.with_state(change=change)
     return begun.decided(
         "Applying" if is_auto else "Proposed",
         trigger.name,
-        _offer(trigger, proposal) + ("" if is_auto else "; annotate rap.dev/replan=approve, reject or refresh"),
+        _offer(trigger, proposal)
+        + ("" if is_auto else f"; annotate rap.dev/replan=approve:{proposal.plan}, reject:... or refresh:..."),
         plans=(proposal.before, proposal.plan),
         numbers=numbers,
-        acts=(store, *answered),
+        acts=(Take(), store, Forget()),
         wake_s=0.1,
     )
 
 
-def refused(case: Case, plan: str, reason: str) -> list[Refusal]:
+def refused(case: Case, shape: str, reason: str) -> list[Refusal]:
     """The plans not tried again for a while, with one more."""
     until = time_text(case.now_s + case.policy.remember_seconds)
-    others = [refusal for refusal in case.state.refused if refusal.hash != plan]
-    return [Refusal(hash=plan, reason=reason[:253], until=until), *others][:MAX_REFUSED]
+    others = [refusal for refusal in case.state.refused if refusal.shape != shape]
+    return [Refusal(shape=shape, reason=reason[:253], until=until), *others][:MAX_REFUSED]
 
 
 def _offer(trigger: Trigger, proposal: Proposal) -> str:

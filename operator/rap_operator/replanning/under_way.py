@@ -7,7 +7,7 @@ from rap_contract.status import Change, time_text
 from rap_operator.replanning import gates, triggers
 from rap_operator.replanning.case import Case
 from rap_operator.replanning.idle import refused
-from rap_operator.replanning.values import Answered, PutInForce, Unusable, Verdict, Window
+from rap_operator.replanning.values import PutInForce, Take, Unusable, Verdict, Window
 from rap_operator.replanning.window import reduced
 
 MAX_FAILURES = 2  # ends of attempts as failures under a plan that was never proven
@@ -31,23 +31,25 @@ def advance(case: Case) -> Verdict:
 
 def _proposed(case: Case, change: Change) -> Verdict:
     """Waits for the annotation; a mode that was changed to Auto is an answer too."""
-    plans, command = (change.before, change.plan), case.seen.command
-    answered: tuple[Answered, ...] = (Answered(command=command),) if command else ()
+    plans = (change.before, change.plan)
+    command = case.command if case.seen.about in ("", change.plan) or case.command == "refresh" else ""
     dropped = case.with_state(change=None)
     if change.plan not in case.seen.stored:
         return dropped.decided("Dropped", "ProposalLost", "its plan is no longer stored", plans=plans)
     if command == "reject":
-        rejected = case.with_state(change=None, refused=refused(case, change.plan, "Rejected"))
+        rejected = case.answered().with_state(change=None, refused=refused(case, change.shape, "Rejected"))
         judged = rejected.with_state(baseline=change.baseline, searched_at=time_text(case.now_s))
-        return judged.decided("Rejected", "Annotated", "rejected by annotation", plans=plans, acts=answered)
-    if command == "refresh" or case.policy.mode == "Observe":
-        return dropped.decided("Dropped", "Annotated" if command else "ModeChanged", "", plans=plans, wake_s=0.1)
+        return judged.decided("Rejected", "Annotated", "rejected by annotation", plans=plans)
+    if command == "refresh":  # not answered: the search that follows is its answer
+        return dropped.decided("Dropped", "Annotated", "a new search was asked for", plans=plans, wake_s=0.1)
+    if case.policy.mode == "Observe":
+        return dropped.decided("Dropped", "ModeChanged", "the mode is Observe now", plans=plans)
     if command == "approve" or case.policy.mode == "Auto":
         if not case.seen.may_switch:
             return case.quiet("True", "Proposed", "approved; waits for its turn", wake_s=5.0)
-        approved = case.begun(change, state="Applying")
+        approved = case.answered().begun(change, state="Applying")
         how = "approved by annotation" if command else "the mode is Auto now"
-        return approved.decided("Applying", "Approved", how, plans=plans, acts=answered, wake_s=0.1)
+        return approved.decided("Applying", "Approved", how, plans=plans, acts=(Take(),), wake_s=0.1)
     left_s = case.policy.proposal_seconds - case.since_s(change.since)
     if left_s <= 0:
         return dropped.decided("Dropped", "ProposalExpired", "nobody answered it", plans=plans)
@@ -61,9 +63,9 @@ def _applying(case: Case, change: Change) -> Verdict:
         if change.plan not in case.seen.stored:
             lost = case.with_state(change=None)
             return lost.decided("Dropped", "ProposalLost", "its plan is no longer stored", plans=plans)
-        acts = (PutInForce(plan=change.plan, why=change.trigger),)
-        verdict = case.quiet("True", "Applying", f"plan {change.plan} is handed to the ranks", wake_s=1.0)
-        return Verdict(state=verdict.state, condition=verdict.condition, acts=acts, wake_s=1.0)
+        return case.quiet("True", "Applying", f"plan {change.plan} is handed to the ranks", wake_s=1.0).doing(
+            PutInForce(plan=change.plan, why=change.trigger)
+        )
     trouble = _trouble(case, change)
     if trouble is not None:
         return trouble
@@ -128,9 +130,9 @@ def _reverting(case: Case, change: Change) -> Verdict:
         if change.before not in case.seen.stored:
             lost = case.with_state(change=None, stable="", baseline=None)
             return lost.decided("PlanLost", "ConfigMapEdited", "the plan to return to is no longer stored", plans=plans)
-        acts = (PutInForce(plan=change.before, why=change.reason),)
-        verdict = case.quiet("True", "Reverting", change.reason, wake_s=1.0)
-        return Verdict(state=verdict.state, condition=verdict.condition, acts=acts, wake_s=1.0)
+        return case.quiet("True", "Reverting", change.reason, wake_s=1.0).doing(
+            PutInForce(plan=change.before, why=change.reason)
+        )
     if _all_report(case, change.before) or _never_left(case, change):
         fired = list(dict.fromkeys((*case.state.fired, change.trigger)))
         back = case.with_state(
@@ -144,7 +146,7 @@ def _return(
     case: Case, change: Change, reason: str, message: str, *, numbers: dict[str, float | None] | None = None
 ) -> Verdict:
     returning = case.begun(change, state="Reverting", reason=reason[:253])
-    returning = returning.with_state(refused=refused(case, change.plan, reason))
+    returning = returning.with_state(refused=refused(case, change.shape, reason))
     return returning.decided(
         "Reverting", reason, message, plans=(change.plan, change.before), numbers=numbers, wake_s=0.1
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
@@ -142,6 +142,8 @@ class Proposal:
     message: str = ""
     plan: str = ""
     """Hash of the plan found."""
+    shape: str = ""
+    """What that plan does, whatever it predicts."""
     before: str = ""
     """Hash of the plan it was compared with."""
     fallback: str = ""
@@ -181,8 +183,16 @@ class Seen:
     proposal: Proposal | None = None
     may_switch: bool = True
     """There is room under the cluster's limit, or this job has its place already."""
-    command: str = ""
-    """approve, reject or refresh, from the annotation."""
+    annotation: str = ""
+    """`approve`, `reject` or `refresh`, and after a colon the plan it is about, or anything that makes it another text."""
+
+    @property
+    def command(self) -> str:
+        return self.annotation.partition(":")[0]
+
+    @property
+    def about(self) -> str:
+        return self.annotation.partition(":")[2]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,18 +221,16 @@ class PutInForce:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Take:
+    """Take a place under the cluster's limit of jobs that switch at a time."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Forget:
     """Forget the result of a search."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Answered:
-    """The annotation was acted upon: remove it."""
-
-    command: str
-
-
-Act = Ask | Store | PutInForce | Forget | Answered
+Act = Ask | Store | PutInForce | Take | Forget
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,3 +245,7 @@ class Verdict:
     acts: tuple[Act, ...] = ()
     notices: tuple[Notice, ...] = ()
     wake_s: float | None = None
+
+    def doing(self, act: Act) -> Verdict:
+        """The same with an act, looked at again soon."""
+        return replace(self, acts=(*self.acts, act), wake_s=1.0)

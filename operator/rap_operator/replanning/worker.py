@@ -1,0 +1,119 @@
+"""Searches plans in a process of its own: a line of JSON in, a line of JSON out. `python -m rap_operator.replanning.worker`.
+
+Apart from the operator so that no search takes its time or memory: the process is killed at the deadline, and may
+take no more memory than it was started with.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import sys
+import time
+from dataclasses import replace
+from typing import Any
+
+from rap_contract.json_text import parse_json
+from rap_contract.plan import Plan
+from rap_contract.problem import InvalidDocument
+from rap_contract.profile import Profile
+from rap_contract.windows import INLINE
+from rap_planner.enumerate import Enumerator
+from rap_planner.explain import plan_of
+from rap_planner.loads import Schedule
+from rap_planner.rate import Candidate
+from rap_planner.search import Planner, Result
+from rap_planner.task import Task
+from rap_planner.task_json import task_from
+
+HINT = "the first rank's /planning page"
+
+
+def answer(text: str, *, deadline_s: float) -> dict[str, Any]:
+    """What a search for a page comes to: plans as JSON and their predictions, or `error`."""
+    try:
+        page = parse_json(text, hint=HINT)
+        if not isinstance(page, dict):
+            return {"error": f"no JSON object: {HINT}"}
+        if "error" in page:
+            return {"error": str(page["error"])}
+        profile = Profile.from_json(json.dumps(page.get("profile")))
+        task = task_from(page.get("task"))
+        plan = page.get("plan")
+        in_force = None if plan is None else Plan.from_json(json.dumps(plan))
+        return _searched(
+            task, profile, in_force, default_window=str(page.get("defaultWindow", INLINE)), deadline_s=deadline_s
+        )
+    except InvalidDocument as invalid:
+        return {"error": " ".join(str(invalid).split())[:1000]}
+    except MemoryError:
+        return {"error": "the search needs more memory than it may take"}
+
+
+def _searched(
+    task: Task, profile: Profile, in_force: Plan | None, *, default_window: str, deadline_s: float
+) -> dict[str, Any]:
+    # The runtimes preprocess every feature on its own rows: see rap_trainer.plan.fits.
+    planner = Planner(enumerator=Enumerator(table_owner=False))
+    end_s = time.monotonic() + deadline_s
+    result = planner.search(task, profile, deadline=lambda: time.monotonic() >= end_s)
+    indicative = profile.model_hash is None
+    fits = in_force is not None and in_force.num_ranks == task.num_ranks and in_force.kernels == task.kernels
+    if in_force is not None and fits:
+        schedule: Schedule = tuple((placed.window, placed.programs) for placed in in_force.schedule)
+    else:
+        schedule = ((default_window, None),) * len(task.kernels)
+    seconds = result.estimator.step_seconds(frozenset(), schedule)
+    before = Candidate(owned=frozenset(), schedule=schedule, seconds=seconds)
+    old = in_force if in_force is not None and fits else _made(result, before, profile, indicative=indicative)
+    is_same = (result.best.owned, result.best.schedule) == (before.owned, before.schedule)
+    new = old if is_same else plan_of(result, profile, indicative=indicative)
+    return {
+        "plan": new.to_json(),
+        "hash": new.hash,
+        "shape": _shape(new),
+        "before": "" if in_force is None else in_force.hash,
+        "fallback": old.hash,
+        "fallbackPlan": old.to_json(),
+        "beforeSeconds": before.seconds,
+        "afterSeconds": before.seconds if is_same else result.best.seconds,
+        "indicative": indicative,
+        "complete": result.complete,
+    }
+
+
+def _made(result: Result, candidate: Candidate, profile: Profile, *, indicative: bool) -> Plan:
+    """The plan of what the ranks do without one."""
+    return plan_of(replace(result, best=candidate), profile, indicative=indicative)
+
+
+def _shape(plan: Plan) -> str:
+    """What a plan does, whatever it predicts: the same shape is not tried twice."""
+    from rap_contract.json_text import digest
+
+    return digest(
+        json.dumps([sorted(plan.mapping.items()), [placed.model_dump() for placed in plan.schedule]], sort_keys=True)
+    )
+
+
+def main() -> None:
+    """Answers requests until the input ends."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--memory-bytes", type=int, required=True)
+    parser.add_argument("--deadline-seconds", type=float, required=True)
+    options = parser.parse_args()
+    resource.setrlimit(resource.RLIMIT_AS, (options.memory_bytes, options.memory_bytes))
+    os.nice(10)
+    for line in sys.stdin:
+        try:
+            found = answer(line, deadline_s=options.deadline_seconds)
+        except Exception as error:  # the operator must hear of it; the next request may be fine
+            found = {"error": f"{type(error).__name__}: {error}"[:1000]}
+        sys.stdout.write(json.dumps(found) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
