@@ -183,4 +183,6 @@ class Publish(Model):
     path: Path
     """Directory."""
     interval_seconds: float = Field(default=900, gt=0, le=31_536_000)
-    """Seconds between versions."""
+    """Seconds between versions; a run that ends publishes its last model."""
+    keep: int = Field(default=3, ge=1, le=1000)
+    """Newest versions that stay."""

@@ -268,11 +268,3 @@ def test_a_source_that_cannot_keep_what_it_must_at_a_checkpoint_ends_the_run_wit
     assert ending.reason.startswith("bad records cannot be kept")
     assert recorder.outcomes[0].exit_code == ExitCode.INVALID
     assert steps(tmp_path) == []
-
-
-def test_a_job_that_asks_for_publishing_is_told_that_nothing_is_published(
-    tmp_path: Path, events: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    ending, _ = run(tmp_path, events, trainer__maxSteps=1, publish={"path": str(tmp_path / "models")})
-    assert ending.code == ExitCode.DONE
-    assert "this version publishes nothing" in caplog.text

@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="rap", description="Continuous retraining of DLRMs on fresh events.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for add in (_add_validate, _add_run, _add_preprocess, _add_produce, _add_plan, _add_bench):
+    for add in (_add_validate, _add_run, _add_preprocess, _add_score, _add_produce, _add_plan, _add_bench):
         add(commands)
     return parser
 
@@ -116,6 +116,20 @@ def _run(options: argparse.Namespace) -> int:
 
     form: Form = "json" if options.json else "plain" if options.plain else "auto"
     return launch(options.job, num_ranks=options.nproc, display=form)
+
+
+def _add_score(commands: Commands[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser("score", help="click probabilities of a file's events, by a published model")
+    parser.add_argument("model", type=Path, metavar="MODEL", help="a version's directory, or spec.publish.path")
+    parser.add_argument("input", type=Path, metavar="IN")
+    parser.add_argument("output", type=Path, metavar="OUT")
+    parser.set_defaults(command=_score)
+
+
+def _score(options: argparse.Namespace) -> int:
+    from rap_trainer.serving.score_file import score_file
+
+    return score_file(options.model, options.input, options.output)
 
 
 def _preprocess(options: argparse.Namespace) -> int:

@@ -59,9 +59,8 @@ def feature_schema(graph: FeatureGraph, *, has_label: bool) -> pa.Schema:
 
 
 @contextmanager
-def open_table(path: Path, suffix: str, graph: FeatureGraph, *, has_label: bool) -> Iterator[TableWriter]:
+def open_table(path: Path, suffix: str, schema: pa.Schema) -> Iterator[TableWriter]:
     """A writer of the format that `suffix` names; durable when left without an error. Raises ValueError."""
-    schema = feature_schema(graph, has_label=has_label)
     if suffix == ".parquet":
         with pq.ParquetWriter(path, schema) as writer:
             yield writer

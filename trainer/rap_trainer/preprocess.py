@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import pyarrow as pa
 import torch
 from rap_contract.graph import compile_features
 from rap_contract.job import RAPJob
@@ -22,7 +23,7 @@ from rap_contract.problem import InvalidDocument
 from rap_contract.source import Csv
 
 from rap_trainer.batch import Column, ModelBatch
-from rap_trainer.feature_table import feature_table, open_table
+from rap_trainer.feature_table import feature_schema, feature_table, open_table
 from rap_trainer.program import Program
 from rap_trainer.program.columns import TORCH_DTYPES
 from rap_trainer.program.host_memory import keep_freed_memory
@@ -54,17 +55,22 @@ class Summary:
 
 def preprocess(job: RAPJob, source: Path, output: Path) -> int:
     """Runs the job's chains over `source` into `output`; says what it did; returns an exit code."""
+    return told("rap preprocess", job, source, output, lambda: transform(job, source, output))
+
+
+def told(command: str, job: RAPJob, source: Path, output: Path, act: Callable[[], Summary]) -> int:
+    """Runs `act` and says what became of it, on standard output or error; returns the exit code."""
     keep_freed_memory()
     try:
-        summary = transform(job, source, output)
+        summary = act()
     except DataBudgetExceeded as error:
-        print(f"rap preprocess: {error}", file=sys.stderr)
+        print(f"{command}: {error}", file=sys.stderr)
         return ExitCode.DATA_BUDGET
     except (FileProblem, SourceError, ValueError) as error:
-        print(f"rap preprocess: {error}", file=sys.stderr)
+        print(f"{command}: {error}", file=sys.stderr)
         return ExitCode.INVALID
     except OSError as error:
-        print(f"rap preprocess: {error.filename or output}: {error.strerror or error}", file=sys.stderr)
+        print(f"{command}: {error.filename or output}: {error.strerror or error}", file=sys.stderr)
         return _IO_FAILED
     left_out = ", ".join(f"{reason}: {count}" for reason, count in sorted(summary.bad_rows.items()))
     print(f"{summary.rows:,} rows in {output}" + (f"; left out as bad: {left_out}" if left_out else ""))
@@ -83,18 +89,41 @@ def transform(job: RAPJob, source: Path, output: Path) -> Summary:
     graph, problems = compile_features(job.spec)
     if graph is None:
         raise InvalidDocument(problems)
+    return rewrite(
+        job,
+        Program(graph),
+        source,
+        output,
+        schema=lambda has_label: feature_schema(graph, has_label=has_label),
+        table=lambda batch, has_label: feature_table(batch, graph, has_label=has_label),
+    )
+
+
+def rewrite(
+    job: RAPJob,
+    program: Program,
+    source: Path,
+    output: Path,
+    *,
+    schema: Callable[[bool], pa.Schema],
+    table: Callable[[ModelBatch, bool], pa.Table],
+) -> Summary:
+    """Writes the `table` of each batch of `source`'s good rows into `output`, whole or not at all.
+
+    Both callables are told whether the file has labels. Raises FileProblem, SchemaMismatch, DataBudgetExceeded,
+    ValueError, OSError.
+    """
     if output.exists() and source.exists() and output.samefile(source):
         raise ValueError(f"{output} is the input itself; hint: give another name")
-    program = Program(graph)
     counts = _Counts(job)
     with closing(_open(job, source)) as file:
         has_label = job.spec.label in file.schema.names
         expected = declared(job.spec) if has_label else _without_label(declared(job.spec))
         aside = output.with_name(f".{output.name}.{os.getpid()}.tmp")
         try:
-            with open_table(aside, output.suffix, graph, has_label=has_label) as table:
+            with open_table(aside, output.suffix, schema(has_label)) as opened:
                 for batch in _batches(file, expected, program, counts, source):
-                    table.write(feature_table(batch, graph, has_label=has_label))
+                    opened.write(table(batch, has_label))
             aside.replace(output)
         finally:
             aside.unlink(missing_ok=True)

@@ -39,6 +39,7 @@ from rap_trainer.model.tables import embedding_bag_collection
 from rap_trainer.plan.given import given_plan
 from rap_trainer.replan.planning_page import PlanningPage, default_window
 from rap_trainer.replan.switcher import Switcher
+from rap_trainer.serving.publisher import Publisher
 from rap_trainer.step.choice import choose_runtime
 from rap_trainer.step.ledger import ENV_LEDGER, Ledger
 from rap_trainer.step.loop import Ending, Loop, Tools, exit_code_of
@@ -49,6 +50,7 @@ from rap_trainer.step.saving import Saving
 from rap_trainer.step.shown import Shown
 from rap_trainer.step.signals import StopRequest
 from rap_trainer.stream.files import FileSource
+from rap_trainer.stream.kafka.sharing import agree_on_sharing
 from rap_trainer.stream.kafka.source import KafkaSource
 from rap_trainer.stream.source import Source, SourceError
 from rap_trainer.world import PeerLost, World, is_peer_loss, join_world, leave_world
@@ -110,14 +112,17 @@ def _attempt(
 ) -> Ending:
     spec, root, identity = job.spec, Path(job.spec.checkpoint.path), JobIdentity.of(job)
     claim = _own_directory(root, identity, world)
-    if spec.publish is not None and world.rank == 0:
-        log.warning("spec.publish: this version publishes nothing; take the model from the checkpoints in %s", root)
     found = find(root, identity, world)
     graph = _graph(spec)
     model = shard_model(build_model(spec, embedding_bag_collection(graph), num_dense=graph.dense_width), spec, world)
     evaluator = Evaluator(spec.evaluation, world.device)
     writer = CheckpointWriter(root, identity=identity, world=world, claim=claim, keep=spec.checkpoint.keep)
-    saving = Saving(root, identity=identity, world=world, model=model, evaluator=evaluator, writer=writer)
+    publisher = None
+    if spec.publish is not None and world.rank == 0:
+        publisher = Publisher(job, spec.publish, store, tell=shown.told("publish", world))
+    saving = Saving(
+        root, identity=identity, world=world, model=model, evaluator=evaluator, writer=writer, publisher=publisher
+    )
     step, rows, positions = _resume(found, saving, spec, world)
     source = _open_source(spec, world, positions)
     try:
@@ -152,6 +157,8 @@ def _attempt(
         finally:
             pages.pop(PLANNING_PATH, None)
             switcher.close()
+            if publisher is not None:
+                publisher.close()
     finally:
         with suppress(Exception):  # the run's own error matters more
             source.close()
@@ -199,7 +206,9 @@ def _open_source(spec: RAPJobSpec, world: World, positions: Positions) -> Source
     if spec.source.files is not None:
         store = dist.PrefixStore("rap/files", dist.distributed_c10d._get_default_store())
         return FileSource(spec, rank=world.rank, world_size=world.size, start=positions, store=store)
-    return KafkaSource(spec, rank=world.rank, world_size=world.size, start=positions)
+    assert spec.source.kafka is not None  # exactly one of them
+    sharing = agree_on_sharing(spec.source.kafka, world)
+    return KafkaSource(spec, rank=world.rank, world_size=world.size, start=positions, sharing=sharing)
 
 
 def _ledger(world: World, attempt: int, step: int, positions: Positions) -> Ledger | None:

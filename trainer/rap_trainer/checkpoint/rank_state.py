@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,8 @@ from pathlib import Path
 import torch
 
 from rap_trainer.batch import Position, Positions
+
+RANK_FILE = re.compile(r"^rank-\d{5,}\.json$")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ from rap_trainer.checkpoint.tensors import begin_state, training_tensors
 from rap_trainer.checkpoint.writer import CheckpointWriter, Moment, Written
 from rap_trainer.evaluation.evaluator import AllReduce, Evaluator
 from rap_trainer.model.shard import ShardedModel
+from rap_trainer.serving.publisher import Publisher
 from rap_trainer.world import World
 
 _EVALUATION = "evaluation."
@@ -31,6 +32,7 @@ class Saving:
         model: ShardedModel,
         evaluator: Evaluator,
         writer: CheckpointWriter,
+        publisher: Publisher | None = None,
     ) -> None:
         self._root = root
         self._identity = identity
@@ -40,6 +42,7 @@ class Saving:
         self._started_step: int | None = None
         self._rollbacks = 0
         self.writer = writer
+        self._publisher = publisher
         self.saved_step: int | None = None
         """Step of the newest complete checkpoint."""
         self.saved_s: float | None = None
@@ -67,6 +70,8 @@ class Saving:
         """Takes in how a write ended."""
         if written.error is None:
             self.saved_step, self.saved_s = written.step, written.time_s
+            if self._publisher is not None:
+                self._publisher.offer(written.step)
         elif self._started_step == written.step:
             self._started_step = None
 
