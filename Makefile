@@ -64,6 +64,14 @@ test-kills: install ## kill -9 of a rank at 30 random steps: the model equals an
 test-slow: install ## Every long test: kills, the operator's faults and scale (an hour and more)
 	@$(PYTEST) -m slow -q
 
+.PHONY: fuzz
+fuzz: install ## A million damaged RAPJob documents are judged without a traceback (about half an hour)
+	@PYTHONPATH=operator:trainer:tests $(RUN) python -m operator_world.document_fuzz --documents 1000000
+
+.PHONY: test-older-api
+test-older-api: install ## The operator's tests on the oldest supported API line, 1.35 (builds its servers the first time)
+	@RAP_KUBERNETES=kubernetes-1.35 $(PYTEST) -m "cluster and not slow" tests/operator -q
+
 .PHONY: test-gpu
 test-gpu: ## The tests that need a CUDA device, with the python that is active
 	@if $(PYTHON) -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' 2>/dev/null; \

@@ -15,6 +15,7 @@ from rap_contract.problem import InvalidDocument
 from rap_contract.status import Status
 from rap_contract.validation import check_job
 
+from rap_operator import pod_template
 from rap_operator.api import Api, ApiError
 from rap_operator.cache import Cache, RapJobView
 from rap_operator.children import JOB_KEY
@@ -91,6 +92,9 @@ def judge(item: Mapping[str, Any]) -> Judged:
         spec = check_job(document).spec
     except InvalidDocument as invalid:
         return Judged(problems=tuple(str(problem) for problem in invalid.problems))
+    wrong = pod_template.problems(spec)
+    if wrong:
+        return Judged(problems=wrong)
     return Judged(spec=spec, revision=revision_of(spec))
 
 

@@ -35,6 +35,45 @@ def merged(ours: Any, theirs: Any, *, field: str = "") -> Any:
     return _without_directives(theirs)
 
 
+def conflicts(ours: Any, theirs: Any, *, place: str, field: str = "") -> tuple[str, ...]:
+    """Where `theirs` is of another shape than what it is to be laid over; each begins with its place."""
+    if isinstance(ours, Mapping):
+        if not isinstance(theirs, Mapping):
+            return (f"{place}: a mapping is due, got {_kind(theirs)}",)
+        found = [
+            conflict
+            for key, value in theirs.items()
+            if key in ours and value is not None
+            for conflict in conflicts(ours[key], value, place=f"{place}.{key}", field=key)
+        ]
+        return tuple(found)
+    if isinstance(ours, list):
+        if not isinstance(theirs, list):
+            return (f"{place}: a list is due, got {_kind(theirs)}",)
+        if field in MERGE_KEYS:
+            return _item_conflicts(ours, theirs, merge_key=MERGE_KEYS[field], place=place)
+    return ()
+
+
+def _item_conflicts(ours: list[Any], theirs: list[Any], *, merge_key: str, place: str) -> tuple[str, ...]:
+    found: list[str] = []
+    for index, item in enumerate(theirs):
+        where = f"{place}[{index}]"
+        if not isinstance(item, Mapping):
+            found.append(f"{where}: a mapping is due, got {_kind(item)}")
+        elif not isinstance(item.get(merge_key), str | int) and item.get("$patch") != "replace":
+            found.append(f"{where}.{merge_key}: required, it says which item is meant")
+        else:
+            same = [mine for mine in ours if mine.get(merge_key) == item.get(merge_key)]
+            for mine in same:
+                found += conflicts(mine, item, place=where)
+    return tuple(found)
+
+
+def _kind(value: Any) -> str:
+    return {dict: "a mapping", list: "a list", str: "a text", type(None): "null"}.get(type(value), repr(value))
+
+
 def _merged_maps(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
     if theirs.get("$patch") == "replace":
         return {key: _without_directives(value) for key, value in theirs.items() if key != "$patch"}

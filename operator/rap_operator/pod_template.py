@@ -6,11 +6,11 @@ from typing import Any
 
 from rap_contract import pod
 from rap_contract.job import RAPJobSpec
-from rap_contract.status import Attempt, time_s
+from rap_contract.status import Attempt, time_s, time_text
 
 from rap_operator import naming
 from rap_operator.observed import Subject
-from rap_operator.overlay import merged
+from rap_operator.overlay import conflicts, merged
 from rap_operator.views import Object
 
 # For the checkpoint after SIGTERM, and the first part of the wait for a lost node. A job whose checkpoint takes longer
@@ -19,6 +19,7 @@ GRACE_S = 120
 # Kubernetes waits 300 s before it evicts from a lost node; a whole group stands still meanwhile.
 LOST_NODE_S = 30
 GPU = "nvidia.com/gpu"
+PLACE = "spec.trainer.podTemplate"
 INDEX_FIELD = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 
 
@@ -31,6 +32,31 @@ def pod_template(subject: Subject, attempt: Attempt, spec: RAPJobSpec) -> Object
     metadata = overlaid["metadata"]
     metadata["labels"] = dict(metadata.get("labels") or {})
     return overlaid
+
+
+def problems(spec: RAPJobSpec) -> tuple[str, ...]:
+    """What about a spec's podTemplate cannot be merged; what the merged template says is the API server's to judge."""
+    theirs = spec.trainer.pod_template
+    if not theirs:
+        return ()
+    subject = Subject(namespace="", name="name", uid="uid")
+    attempt = Attempt(number=1, nodes=spec.trainer.nodes, recorded_at=time_text(0.0))
+    ours = _own(subject, attempt, spec)
+    found = conflicts(ours, theirs, place=PLACE)
+    if found:
+        return found
+    result = merged(ours, theirs)
+    missing = [
+        f"{PLACE}.{part}: it cannot be removed"
+        for part in ("metadata", "spec")
+        if not isinstance(result.get(part), dict)
+    ]
+    if missing:
+        return tuple(missing)
+    containers = result["spec"].get("containers")
+    if not isinstance(containers, list) or not all(isinstance(item, dict) and item.get("name") for item in containers):
+        return (f"{PLACE}.spec.containers: each has a name, and one is due",)
+    return () if containers else (f"{PLACE}.spec.containers: one is due",)
 
 
 def rendezvous(subject: Subject, attempt: Attempt) -> str:

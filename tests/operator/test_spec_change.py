@@ -62,6 +62,30 @@ def test_a_spec_too_large_to_be_kept_is_said_to_be() -> None:
     assert f"at most {MAX_SPEC_BYTES}" in judged.problems[0]
 
 
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        ({"spec": None}, "podTemplate.spec: it cannot be removed"),
+        ({"spec": []}, "podTemplate.spec: a mapping is due, got a list"),
+        ({"metadata": {"labels": "a"}}, "podTemplate.metadata.labels: a mapping is due, got a text"),
+        ({"spec": {"containers": {}}}, "podTemplate.spec.containers: a list is due, got a mapping"),
+        ({"spec": {"containers": ["x"]}}, "podTemplate.spec.containers[0]: a mapping is due, got a text"),
+        ({"spec": {"containers": [{}]}}, "podTemplate.spec.containers[0].name: required"),
+        ({"spec": {"containers": [{"name": "trainer", "env": 1}]}}, "containers[0].env: a list is due, got 1"),
+        (
+            {"spec": {"containers": [{"name": "trainer", "$patch": "delete"}]}},
+            "podTemplate.spec.containers: one is due",
+        ),
+        ({"spec": {"$patch": "replace"}}, "podTemplate.spec.containers: each has a name"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_pod_template_that_cannot_be_merged_is_said_with_its_place(template: dict[str, Any], said: str) -> None:
+    judged = judge(rapjob(trainer={"podTemplate": template}))
+    assert judged.spec is None
+    assert f"spec.trainer.{said}" in judged.problems[0] or said in judged.problems[0]
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),

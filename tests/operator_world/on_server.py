@@ -133,7 +133,10 @@ class OnServer:
             is_there = status.get("phase") == phase and attempt in (0, (status.get("attempt") or {}).get("number"))
             return status if is_there else None
 
-        found = wait_until(reached, limit_s=limit_s, what=f"{name} to be {phase}")
+        try:
+            found = wait_until(reached, limit_s=limit_s, what=f"{name} to be {phase}")
+        except TimeoutError as late:
+            raise TimeoutError(f"{late}; its status: {json.dumps(self.status(name))}") from None
         assert found is not None
         return found
 

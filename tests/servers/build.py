@@ -42,9 +42,14 @@ KUBERNETES_COMMANDS = {
 }
 
 
-def kubernetes(line: str = "kubernetes") -> Path:
+def kubernetes_line() -> str:
+    """The folder beside this file that pins the Kubernetes to test against; `$RAP_KUBERNETES` names an older line's."""
+    return os.environ.get("RAP_KUBERNETES", "kubernetes")
+
+
+def kubernetes(line: str | None = None) -> Path:
     """Folder with etcd, kube-apiserver, kube-controller-manager, kube-scheduler and kubectl."""
-    module = HERE / line
+    module = HERE / (line or kubernetes_line())
     pinned = re.search(r"^\s*k8s\.io/kubernetes v(\S+)$", (module / "go.mod").read_text(), re.MULTILINE)
     assert pinned, "go.mod names no version of k8s.io/kubernetes"
     version = pinned[1]

@@ -61,9 +61,9 @@ class Ports:
 class KubernetesCluster:
     """One control plane with its certificates, its data and its logs in `folder`."""
 
-    def __init__(self, folder: Path, *, line: str = "kubernetes") -> None:
+    def __init__(self, folder: Path, *, line: str | None = None) -> None:
         self.folder = folder
-        self.binaries = build.kubernetes(line)
+        self.binaries = build.kubernetes(line or build.kubernetes_line())
         self.ports = Ports()
         self.server = f"https://127.0.0.1:{self.ports.apiserver}"
         self.authority = CertificateAuthority(folder / "pki")
