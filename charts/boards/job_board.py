@@ -168,6 +168,22 @@ FAST = Row(
             queries=(Query(gauge(m.HOST_MEMORY_BYTES, JOB, ("pod",)), "{{pod}}"),),
             unit=Unit.BYTES,
         ),
+        Panel(
+            title="GPU busy",
+            about="Share of the time. Low while ranks wait for data: see above; low otherwise: the eager runtime.",
+            queries=(Query(gauge(m.DEVICE_BUSY_RATIO, JOB, ("pod",), over="avg"), "{{pod}}"),),
+            unit=Unit.RATIO,
+            width=12,
+            needs_gpu=True,
+        ),
+        Panel(
+            title="GPU memory",
+            about="Peak in use, by pod.",
+            queries=(Query(gauge(m.DEVICE_MEMORY_BYTES, JOB, ("pod",)), "{{pod}}"),),
+            unit=Unit.BYTES,
+            width=12,
+            needs_gpu=True,
+        ),
     ),
 )
 
@@ -245,6 +261,7 @@ SAFE = Row(
                 Query(events(m.CHECKPOINTS, JOB), "written"),
                 Query(events(m.CHECKPOINT_FAILURES, JOB), "failed"),
                 Query(events(m.CHECKPOINT_FALLBACKS, JOB), "damaged, passed over"),
+                Query(events(m.PUBLISHED, JOB), "models published"),
                 Query(gauge(m.ATTEMPT, JOB), "attempt"),
                 Query(gauge(m.WORLD_SIZE, JOB), "ranks"),
             ),

@@ -67,6 +67,8 @@ class Panel:
     width: int = 8
     """Of 24 columns."""
     height: int = 7
+    needs_gpu: bool = False
+    """Has no data where ranks train on CPUs."""
 
 
 @dataclass(frozen=True)
