@@ -2,97 +2,40 @@
 
 from __future__ import annotations
 
-import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
+from operator_world import refusals
 from operator_world.on_server import OnServer
 from operator_world.world import rapjob
-from rap_contract.status import Attempt, Condition, Measured, Status, time_text
+from rap_contract.status import Attempt, Condition, Measured, ReplanRecord, Status, time_text
 from rap_operator.apply import difference
 from rap_operator.observe import judge
 from servers.kube_api import KubeError
 
 pytestmark = pytest.mark.cluster
 
-Path = tuple[str | int, ...]
 
-# What is wrong, where, the value there, and who says it: the server, or the operator in the condition Accepted.
-WRONG: list[tuple[Path, Any, str]] = [
-    (("source",), {}, "server"),
-    (("source", "kafka"), {"bootstrapServers": ["k:9092"], "topic": "t"}, "server"),
-    (("source", "files", "path"), "", "server"),
-    (("source", "files", "format"), "xml", "server"),
-    (("source", "files", "format"), "csv", "nobody"),
-    (("source", "files"), {"path": "/d", "format": "csv", "csv": {"header": False}}, "server"),
-    (("source", "files"), {"path": "/d", "deadLetter": {"topic": "t"}}, "server"),
-    (("source", "files"), {"path": "/d", "errorBudget": {"ratio": 1.5}}, "server"),
-    (("columns",), {}, "server"),
-    (("columns", "label"), "int8", "server"),
-    (("columns", "cat_{0..1}"), "list<int64", "server"),
-    (("label",), "", "server"),
-    (("label",), "no_such_column", "operator"),
-    (("features",), [], "server"),
-    (("features", 0, "columns"), ["nothing"], "operator"),
-    (("features", 0, "ops", 0), {}, "server"),
-    (("features", 0, "ops", 0), {"fillNull": {"value": 0}, "log": {}}, "server"),
-    (("features", 0, "ops", 1), {"logit": {"eps": 0.5}}, "server"),
-    (("features", 0, "ops", 0), {"fillNul": {"value": 0}}, "server"),
-    (("features", 0, "ops", 0), {"ngram": {"size": 2}}, "operator"),
-    (("features", 1, "ops", 2), {"firstx": {"count": -1}}, "server"),
-    (("features", 1, "table", "dim"), 6, "server"),
-    (("features", 1, "table", "rows"), 0, "operator"),
-    (("features", 1, "table", "rows"), [1, 2, 3], "operator"),
-    (("features", 1, "table"), None, "operator"),
-    (("model",), {}, "server"),
-    (("model", "factory"), "a.b:c", "server"),
-    (("model", "dlrm", "bottom"), [], "server"),
-    (("model", "dlrm", "bottom"), [0], "server"),
-    (("optimizer",), {"dense": {"sgd": {"lr": 0.1}, "adam": {"lr": 0.1}}}, "server"),
-    (("optimizer",), {"dense": {"sgd": {"lr": 0}}}, "server"),
-    (("trainer", "nodes"), 0, "server"),
-    (("trainer",), {"gpusPerNode": 1, "processesPerNode": 2}, "server"),
-    (("trainer",), {"runtime": "captured"}, "server"),
-    (("trainer", "metricsPort"), 70_000, "server"),
-    (("checkpoint",), None, "server"),
-    (("checkpoint", "intervalSeconds"), 0, "server"),
-    (("replanning",), {"mode": "Always"}, "server"),
-    (("restartPolicy", "maxRestarts"), -1, "server"),
-    (("restartPolicy", "rules"), [{"action": "Panic"}], "server"),
-    (("restartPolicy", "rules"), [{"exitCodes": [0], "action": "Fail"}], "server"),
-    (("suspend",), "yes", "server"),
-    (("activeDeadlineSeconds",), -5, "server"),
-    (("unknownKey",), 1, "server"),
-]
+def refused_by(on_server: OnServer, job: dict[str, Any]) -> str:
+    """Who refuses a job: the server, the operator in the condition Accepted, or nobody."""
+    job["metadata"]["namespace"] = on_server.namespace
+    query = {"dryRun": "All", "fieldValidation": "Strict"}
+    try:
+        taken = on_server.api.request("POST", on_server.path, body=job, query=query)
+    except KubeError:
+        return "API server"
+    return "operator" if judge(taken).spec is None else "nobody"
 
 
-def changed(path: Path, value: Any) -> dict[str, Any]:
-    job = rapjob()
-    node: Any = job["spec"]
-    for part in path[:-1]:
-        node = node[part]
-    if value is None:
-        del node[path[-1]]
-    else:
-        node[path[-1]] = copy.deepcopy(value)
-    return job
-
-
-def test_everything_wrong_with_a_job_is_refused_by_the_server_or_said_by_the_operator(on_server: OnServer) -> None:
-    wrongly_taken = []
-    for path, value, who in WRONG:
-        job = changed(path, value)
-        job["metadata"]["namespace"] = on_server.namespace
-        query = {"dryRun": "All", "fieldValidation": "Strict"}
-        try:
-            taken = on_server.api.request("POST", on_server.path, body=job, query=query)
-        except KubeError:
-            said = "server"
-        else:
-            said = "operator" if judge(taken).spec is None else "nobody"
-        if said != who:
-            wrongly_taken.append((path, value, f"expected {who}, was {said}"))
-    assert wrongly_taken == []
+def test_everything_wrong_with_a_job_is_refused_by_the_server_or_said_by_the_operator(
+    on_server: OnServer, tmp_path: Path
+) -> None:
+    verdicts = [refused_by(on_server, refusals.damaged(place, value)) for place, value in refusals.REFUSED]
+    assert [row for row, who in zip(refusals.REFUSED, verdicts, strict=True) if who == "nobody"] == []
+    found = tmp_path / "table.md"
+    found.write_text(refusals.table(verdicts))
+    assert refusals.page_table() == found.read_text(), f"docs/operator.md is to have what {found} has"
 
 
 def test_whole_numbers_are_taken_where_numbers_are_due(on_server: OnServer) -> None:
@@ -151,7 +94,7 @@ def test_a_whole_status_survives_the_schema(on_server: OnServer) -> None:
         attempt=attempt,
         history=[attempt],
         metrics=Measured(samples_per_second=1.5, step=7.0, observed_at=now),
-        replans=[{"decision": "no", "gain": 0.01}],
+        replans=[ReplanRecord(time=now, first=now, outcome="None", reason="Calm", numbers={"gain": 0.01})],
         selector="a=b",
     )
     document = status.model_dump(mode="json", by_alias=True, exclude_none=True)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from operator_world import refusals
 from operator_world.world import rapjob
 from rap_contract.job import RAPJobSpec
 from rap_operator.observe import MAX_SPEC_BYTES, judge, subject_of
@@ -84,6 +85,14 @@ def test_a_pod_template_that_cannot_be_merged_is_said_with_its_place(template: d
     judged = judge(rapjob(trainer={"podTemplate": template}))
     assert judged.spec is None
     assert f"spec.trainer.{said}" in judged.problems[0] or said in judged.problems[0]
+
+
+@pytest.mark.parametrize(("place", "value"), refusals.REFUSED, ids=str)
+def test_what_is_refused_is_refused_before_any_cluster_too(place: refusals.Place, value: Any) -> None:
+    job = refusals.damaged(place, value)
+    judged = judge(job)
+    assert judged.spec is None
+    assert judged.problems[0].startswith("spec."), judged.problems
 
 
 JSON = st.recursive(
