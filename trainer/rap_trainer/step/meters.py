@@ -17,6 +17,7 @@ from rap_trainer.display.metric_store import MetricStore
 from rap_trainer.evaluation.anomalies import Anomalies
 from rap_trainer.evaluation.freshness import FreshnessReading
 from rap_trainer.evaluation.workload import Workload, group_columns
+from rap_trainer.step.device_meter import DeviceMeter
 
 
 class _Counts(Protocol):
@@ -54,6 +55,7 @@ class Meters:
         self._stepped_s: float | None = None
         self._starved_s = 0.0
         self._stall_s = 0.0
+        self.device = DeviceMeter(store)
         self.bad_rows = 0
         """Rows that could not be read, as far as the source says."""
 

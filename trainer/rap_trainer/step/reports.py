@@ -90,6 +90,7 @@ class Reports:
         elapsed_s, steps, rows = now_s - self._since_s, standing.step - self._step, standing.rows - self._rows
         seconds = self._timer.take()
         self._meters.report(seconds, fresh, source)
+        self._meters.device.report(self._world.device)
         self.begin(standing.step, standing.rows)
         step_ms = 1e3 * elapsed_s / steps if steps else 0.0
         parts_ms = _parts_ms(seconds, steps, step_ms)
