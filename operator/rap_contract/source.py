@@ -85,6 +85,8 @@ class Kafka(Model):
     """Which transactional records are visible."""
     on_data_loss: Literal["fail", "skip"] = "fail"
     """Retention has deleted rows the checkpoint still wants: stop, or count them and go on."""
+    readers_per_rank: int = Field(default=1, ge=1, le=32)
+    """Reader processes of a rank; each reads a share of its partitions, and takes up to one core."""
     partition_discovery_seconds: int = Field(default=60, ge=1, le=86_400)
     """How often new partitions are looked for."""
     dead_letter: DeadLetter | None = None

@@ -12,7 +12,7 @@ import pytest
 import torch
 from kafka import KafkaProducer, TopicPartition
 from kafka.admin import NewPartitions
-from kafka_source.topics import arrow, ranks, received, rows_of, send, spec, step, table, until
+from kafka_source.topics import Training, arrow, fill, ranks, received, rows_of, send, spec, step, table, until
 from rap_trainer.batch import Position
 from rap_trainer.stream.kafka.source import KafkaSourceOptions
 from rap_trainer.stream.source import DataBudgetExceeded, SourceError
@@ -20,15 +20,6 @@ from servers.kafka_cluster import KafkaCluster
 from servers.waiting import wait_until
 
 pytestmark = pytest.mark.kafka
-
-
-def fill(cluster: KafkaCluster, topic: str, *, partitions: int, messages: int, rows: int, first: int = 0) -> list[int]:
-    """Arrow messages of `rows` rows in each partition; the row numbers, all different."""
-    numbers = iter(range(first, first + partitions * messages * rows))
-    for partition in range(partitions):
-        values = [arrow(table([next(numbers) for _ in range(rows)])) for _ in range(messages)]
-        send(cluster, topic, values, partition)
-    return list(range(first, first + partitions * messages * rows))
 
 
 def test_ranks_change_between_checkpoints_and_every_row_comes_once(kafka_broker: KafkaCluster, tmp_path: Path) -> None:
@@ -44,9 +35,27 @@ def test_ranks_change_between_checkpoints_and_every_row_comes_once(kafka_broker:
             seen += [row for mine in found for row in mine]
             for source in sources:
                 positions |= source.positions()
-        assert len(positions) == 4
     assert sorted(seen) == produced
-    assert set(positions.values()) == {Position(5)}
+    assert {positions[f"{topic}/{partition}"] for partition in range(4)} == {Position(5)}
+
+
+def test_a_rank_with_two_readers_gets_every_row_once_and_may_lose_either(
+    kafka_broker: KafkaCluster, tmp_path: Path
+) -> None:
+    topic = kafka_broker.create_topic(num_partitions=4)
+    produced = fill(kafka_broker, topic, partitions=4, messages=5, rows=11)
+    training = Training(tmp_path)
+    with training.attempt(spec(kafka_broker, topic, tmp_path, readersPerRank=2), 2) as sources:
+        training.train(sources, 60)
+        first, second = sources[0].reader_pids
+        os.kill(second, signal.SIGKILL)
+        until(sources, lambda: second not in sources[0].reader_pids, "another reader")
+        assert first in sources[0].reader_pids
+        produced += fill(kafka_broker, topic, partitions=4, messages=2, rows=11, first=len(produced))
+        training.train(sources, 60)
+    with training.attempt(spec(kafka_broker, topic, tmp_path), 1) as sources:
+        training.train(sources, len(produced) - len(training.rows))
+    training.check(produced, {f"{topic}/{partition}": 7 for partition in range(4)})
 
 
 def test_rows_are_the_same_as_in_the_message_and_ids_do_not_depend_on_reading(
@@ -70,11 +79,11 @@ def test_rows_are_the_same_as_in_the_message_and_ids_do_not_depend_on_reading(
     assert bool((whole.event_times_s_B > 1.7e9).all()), "the message's own time"
 
 
-def test_more_ranks_than_partitions_are_refused_with_what_to_do(kafka_broker: KafkaCluster, tmp_path: Path) -> None:
+def test_more_nodes_than_partitions_are_refused_with_what_to_do(kafka_broker: KafkaCluster, tmp_path: Path) -> None:
     topic = kafka_broker.create_topic()
     with (
         ranks(spec(kafka_broker, topic, tmp_path), 2) as sources,
-        pytest.raises(SourceError, match="1 partitions for 2 ranks"),
+        pytest.raises(SourceError, match="1 partitions for 2 readers"),
     ):
         sources[1].offer()
 
@@ -94,7 +103,7 @@ def test_start_from_latest_and_from_a_time_skip_what_was_before(kafka_broker: Ka
     moment = np.datetime64(received(kafka_broker, topic, 2)[1].timestamp, "ms")
     send(kafka_broker, topic, [arrow(table([2]))])
     with ranks(spec(kafka_broker, topic, tmp_path, startFrom="latest")) as sources:
-        assert sources[0].positions() == {f"{topic}/0": Position(3)}, "a checkpoint must remember it"
+        assert sources[0].positions()[f"{topic}/0"] == Position(3), "a checkpoint must remember it"
         send(kafka_broker, topic, [arrow(table([3]))])
         assert rows_of(sources, 1) == [[3]]
     with ranks(spec(kafka_broker, topic, tmp_path, startFrom=f"{moment}Z")) as sources:

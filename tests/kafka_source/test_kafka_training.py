@@ -82,7 +82,7 @@ def test_every_row_of_a_topic_counts_once_over_a_stop_and_bad_ones_are_dead_lett
     account = replay(tmp_path / "ledger")[0]
     assert gaps(account) == []
     assert rows_done == sum(step.rows for step in account.values()) == total - bad
-    ends = {unit: end for step in account.values() for unit, (_, end) in step.spans.items()}
+    ends = {unit: end for step in account.values() for unit, (_, end) in step.spans.items() if "@" not in unit}
     assert {unit: end.offset for unit, end in ends.items()}.keys() == {f"{topic}/{p}" for p in range(PARTITIONS)}
     assert committed(kafka_broker, "rap-checkpoints", topic) == {unit: end.offset for unit, end in ends.items()}
     origins = set()

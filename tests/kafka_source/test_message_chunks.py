@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from math import inf, nan
 
 import numpy as np
@@ -17,7 +18,15 @@ from rap_trainer.display.metric_store import MetricStore
 from rap_trainer.stream.decode import Declared
 from rap_trainer.stream.kafka.chunks import FrameDecoder, MessageChunk, gap_chunk
 from rap_trainer.stream.kafka.frames import Frame
-from rap_trainer.stream.kafka.lag import LagMeter, PartitionLag, catch_up_s, partition_lag, total
+from rap_trainer.stream.kafka.lag import (
+    LagMeter,
+    MessageTimes,
+    PartitionLag,
+    Watermarks,
+    catch_up_s,
+    partition_lag,
+    total,
+)
 
 DECLARED = Declared(columns={name: ValueType.parse(text) for name, text in COLUMNS.items()}, label="label")
 
@@ -36,6 +45,7 @@ def chunk_of(num_rows: list[int], *, bad: Collection[int] = (), first_row: int =
         batch=None,
         num_bytes=0,
         num_empty=0,
+        fetched_s=0.0,
     )
     batch = table(rows, bad=sorted(bad)).combine_chunks().to_batches()[0] if sum(num_rows) else None
     return FrameDecoder(DECLARED, "t").decode(frame, batch, unit="t/3", unit_base=0)
@@ -96,6 +106,7 @@ def test_messages_of_another_schema_are_bad_as_a_whole() -> None:
         batch=None,
         num_bytes=0,
         num_empty=0,
+        fetched_s=0.0,
     )
     batch = table(range(5)).drop_columns(["dense"]).combine_chunks().to_batches()[0]
     chunk = FrameDecoder(DECLARED, "t").decode(frame, batch, unit="t/0", unit_base=0)
@@ -128,6 +139,50 @@ def test_rates_and_catch_up_follow_from_two_looks() -> None:
     assert values[metrics.CONSUMPTION_RATE.name] == 40
     assert values[metrics.PENDING_RECORDS.name] == 40
     assert values[metrics.CATCH_UP_SECONDS.name] == pytest.approx(40 / 30)
-    assert catch_up_s(40, arrival=10.0, consumption=40.0) == pytest.approx(40 / 30)
-    assert catch_up_s(40, arrival=10.0, consumption=5.0) == inf
-    assert catch_up_s(0, arrival=10.0, consumption=5.0) == 0.0
+    assert catch_up_s(40, growth=5.0) == inf
+    assert catch_up_s(40, growth=0.0) == inf
+    assert catch_up_s(0, growth=5.0) == 0.0
+
+
+def test_gaps_of_transactions_are_neither_arrival_nor_consumption() -> None:
+    store, meter = MetricStore(metrics.TRAINER), LagMeter("t")
+    for now_s, end, consumed, records in ((0.0, 100, 0, 50), (2.0, 200, 50, 50)):  # half of the offsets hold records
+        meter.report(store, {0: PartitionLag(records=records, seconds=1.0, end=end, consumed=consumed)}, now_s=now_s)
+    values = {sample.name: sample.value for family in store.collect() for sample in family.samples}
+    assert values[metrics.ARRIVAL_RATE.name] == values[metrics.CONSUMPTION_RATE.name] == 25
+    assert values[metrics.CATCH_UP_SECONDS.name] == inf
+
+
+def test_the_oldest_message_that_is_not_trained_is_found_over_gaps_and_frames() -> None:
+    times = MessageTimes()
+    assert times.oldest_s(0, 0) is None
+    times.add(0, np.array([5, 6, 9]), np.array([1.0, 2.0, 3.0]))
+    times.add(0, np.array([12, 13]), np.array([4.0, 5.0]))
+    times.add(1, np.array([0]), np.array([9.0]))
+    assert [times.oldest_s(0, offset) for offset in (0, 6, 7, 10, 13)] == [1.0, 2.0, 3.0, 4.0, 5.0]
+    assert times.oldest_s(0, 14) is None
+    assert times.oldest_s(1, 0) == 9.0
+
+
+def test_the_watermark_is_that_of_the_slowest_partition_with_rows_left_and_ignores_wrong_clocks() -> None:
+    marks = Watermarks()
+    assert marks.lag_s({0}, now_s=100.0) is None
+    marks.trained(0, np.array([90.0, nan, 80.0]), now_s=100.0)
+    marks.trained(1, np.array([50.0, 1e9, np.inf]), now_s=100.0)
+    marks.trained(2, np.array([nan]), now_s=100.0)
+    assert marks.lag_s({0, 1, 2}, now_s=100.0) == 50.0
+    assert marks.lag_s({0}, now_s=100.0) == 10.0
+    assert marks.lag_s(set(), now_s=100.0) == 10.0
+    marks.trained(0, np.array([130.0]), now_s=100.0)
+    assert marks.lag_s({0}, now_s=100.0) == 0.0, "a clock that is a little ahead"
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.sets(st.integers(0, 30)), st.integers(0, 30), st.integers(0, 30))
+def test_the_good_rows_of_a_range_are_those_kept_in_it(gone: set[int], first: int, last: int) -> None:
+    first, last = min(first, last), max(first, last)
+    kept = np.array(sorted(set(range(31)) - gone), np.int64)
+    whole = replace(gap_chunk("t/0", 0, 1), num_rows=31, kept_rows=kept)
+    begin, end = whole.good_rows(first, last)
+    assert kept[begin:end].tolist() == [row for row in range(first, last) if row not in gone]
+    assert replace(whole, kept_rows=None).good_rows(first, last) == (first, last)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +13,9 @@ from typing import Any
 import pyarrow as pa
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from rap_contract.job import RAPJobSpec
-from rap_trainer.batch import Positions, RawBatch
+from rap_trainer.batch import Position, Positions, RawBatch
+from rap_trainer.step.ledger import Ledger, replay
+from rap_trainer.stream.kafka.sharing import Sharing
 from rap_trainer.stream.kafka.source import KafkaSource, KafkaSourceOptions
 from servers.kafka_cluster import KafkaCluster
 from servers.waiting import wait_until
@@ -88,13 +91,23 @@ def received(cluster: KafkaCluster, topic: str, count: int) -> list[Any]:
 
 @contextmanager
 def ranks(
-    job: RAPJobSpec, world_size: int = 1, *, start: Positions | None = None, options: KafkaSourceOptions | None = None
+    job: RAPJobSpec,
+    world_size: int = 1,
+    *,
+    start: Positions | None = None,
+    options: KafkaSourceOptions | None = None,
+    nodes: int | None = None,
 ) -> Iterator[list[KafkaSource]]:
-    """The sources of all ranks, in one process."""
+    """The sources of all ranks, in one process; with `nodes`, the ranks of each node share a reader."""
     shared = options or KafkaSourceOptions(ring_bytes=1 << 20)
+    local_size = 1 if nodes is None else world_size // nodes
+    addresses = [f"test-{secrets.token_hex(8)}" for _ in range(world_size)]
 
     def open_rank(rank: int) -> KafkaSource:
-        return KafkaSource(job, rank=rank, world_size=world_size, start=start, options=shared)
+        node, local_rank = divmod(rank, local_size)
+        place = Sharing(address=addresses[node], local_rank=local_rank, local_size=local_size)
+        sharing = None if nodes is None else place
+        return KafkaSource(job, rank=rank, world_size=world_size, start=start, sharing=sharing, options=shared)
 
     with ThreadPoolExecutor(world_size) as pool:  # each waits for its reader process
         sources = list(pool.map(open_rank, range(world_size)))
@@ -137,3 +150,98 @@ def until(sources: Sequence[KafkaSource], condition: Callable[[], bool], what: s
         return condition()
 
     wait_until(look, limit_s=DEADLINE_S, what=what)
+
+
+def fill(cluster: KafkaCluster, topic: str, *, partitions: int, messages: int, rows: int, first: int = 0) -> list[int]:
+    """Arrow messages of `rows` rows in each partition; the row numbers, all different."""
+    numbers = iter(range(first, first + partitions * messages * rows))
+    for partition in range(partitions):
+        values = [arrow(table([next(numbers) for _ in range(rows)])) for _ in range(messages)]
+        send(cluster, topic, values, partition)
+    return list(range(first, first + partitions * messages * rows))
+
+
+class Training:
+    """Steps of all ranks without a model, each noted in the ledger before its rows count, as the loop does it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._attempt = self._step = self._good = 0
+        self.rows: list[int] = []
+        """Row numbers that steps trained, in any order."""
+        self.positions: dict[str, Position] = {}
+        """What a checkpoint after the last step would hold."""
+
+    @contextmanager
+    def attempt(
+        self,
+        job: RAPJobSpec,
+        world_size: int = 1,
+        *,
+        nodes: int | None = None,
+        options: KafkaSourceOptions | None = None,
+    ) -> Iterator[list[KafkaSource]]:
+        """The sources of one attempt, which goes on from the last step."""
+        self._attempt += 1
+        start = dict(self.positions)
+        with ranks(job, world_size, start=start, nodes=nodes, options=options) as sources:
+            self._ledgers = [
+                Ledger(self._directory, rank=rank, attempt=self._attempt, resumed_step=self._step, start=start)
+                for rank in range(world_size)
+            ]
+            yield sources
+        for ledger in self._ledgers:
+            ledger.close()
+
+    @property
+    def _directory(self) -> Path:
+        """Of one ledger for each attempt: the numbers of ranks differ."""
+        return self._folder / f"ledger-{self._attempt}"
+
+    def train(self, sources: Sequence[KafkaSource], count: int) -> None:
+        """Steps until `count` more rows are trained."""
+        wanted = len(self.rows) + count
+        while len(self.rows) < wanted:
+            batches = step(sources)
+            self._step += 1
+            for source, batch, ledger in zip(sources, batches, self._ledgers, strict=True):
+                positions = source.positions()
+                ledger.step(self._step, batch.num_rows, positions)
+                self.positions |= positions
+                self.rows += batch.columns["row"].values_N.tolist()
+
+    def drain(self, sources: Sequence[KafkaSource]) -> None:
+        """Steps until nothing is left in the topic."""
+
+        def is_empty() -> bool:
+            while any(source.offer().rows for source in sources):
+                self.train(sources, 1)
+            lags = [source.lag() for source in sources]  # seconds are known once brokers told where partitions end
+            return all(lag.records == 0 and lag.seconds is not None for lag in lags)
+
+        wait_until(is_empty, limit_s=DEADLINE_S, what="the topic is drained")
+
+    def check(self, produced: Sequence[int], ends: dict[str, int], *, shared: bool = False) -> None:
+        """Every row was trained once, and the ledgers lead without gap or overlap from the beginning to `ends`."""
+        assert sorted(self.rows) == sorted(produced)
+        at: dict[str, Position | None] = {}
+        rows = 0
+        for attempt in range(1, self._attempt + 1):
+            account = replay(self._folder / f"ledger-{attempt}")
+            before = dict(at)
+            for rank, steps in account.items():
+                rows += sum(each.rows for each in steps.values())
+                where = dict(before)
+                for number in sorted(steps):
+                    for unit, (begin, end) in steps[number].spans.items():
+                        if "@" in unit:  # which topic it is, without rows
+                            continue
+                        assert begin == where.get(unit), f"step {number}, rank {rank}, {unit}"
+                        where[unit] = end
+                moved = {unit: end for unit, end in where.items() if end != before.get(unit)}
+                assert shared or not (moved.keys() & {u for u, e in at.items() if e != before.get(u)}), (
+                    "one reader each"
+                )
+                at |= moved
+        assert rows == len(produced)
+        assert {unit: end.offset for unit, end in at.items() if end is not None} == ends

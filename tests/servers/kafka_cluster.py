@@ -1,7 +1,7 @@
 """Apache Kafka for tests: one or more real brokers in KRaft mode on loopback, without ZooKeeper or Docker.
 
-Every broker has two listeners, PLAINTEXT and SASL over TLS (SCRAM-SHA-256, SCRAM-SHA-512, PLAIN and
-unsecured OAUTHBEARER), and is its own controller, so any broker may be stopped, killed or paused.
+Every broker has three listeners, PLAINTEXT, SASL over TLS (SCRAM-SHA-256, SCRAM-SHA-512, PLAIN and unsecured
+OAUTHBEARER) and TLS for client certificates, and is its own controller, so any broker may be stopped, killed or paused.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ class Ports:
     node_id: int
     plaintext: int
     sasl: int
+    tls: int
     controller: int
 
 
@@ -50,6 +51,7 @@ class KafkaCluster:
         authority = CertificateAuthority(folder / "certificates")
         server = authority.issue("kafka", user="kafka")
         self.ca_file = authority.certificate
+        self.client_certificate = authority.issue("client", user=USER)
         self._keystore = folder / "certificates" / "kafka.pem"
         self._keystore.write_bytes(server.key.read_bytes() + server.certificate.read_bytes())
         jars = build.kafka()
@@ -71,7 +73,12 @@ class KafkaCluster:
     @property
     def client_ports(self) -> list[int]:
         """All ports that clients use: what a node agent forwards for its pods."""
-        return [port for ports in self.ports for port in (ports.plaintext, ports.sasl)]
+        return [port for ports in self.ports for port in (ports.plaintext, ports.sasl, ports.tls)]
+
+    @property
+    def tls_servers(self) -> list[str]:
+        """Addresses of the listeners that want a certificate of the client."""
+        return [f"127.0.0.1:{ports.tls}" for ports in self.ports]
 
     def sasl_options(self, mechanism: str = "SCRAM-SHA-512") -> dict[str, Any]:
         """Keyword arguments that make a kafka-python client use the SASL over TLS listeners."""
@@ -184,11 +191,12 @@ class KafkaCluster:
 
 
 def _choose_ports(node_id: int) -> Ports:
-    return Ports(node_id=node_id, plaintext=free_port(), sasl=free_port(), controller=free_port())
+    return Ports(node_id=node_id, plaintext=free_port(), sasl=free_port(), tls=free_port(), controller=free_port())
 
 
 def _properties(ports: Ports, cluster: Sequence[Ports], *, folder: Path, keystore: Path) -> dict[str, str]:
-    listeners = f"PLAIN_TCP://127.0.0.1:{ports.plaintext},SASL_TLS://127.0.0.1:{ports.sasl}"
+    addresses = {"PLAIN_TCP": ports.plaintext, "SASL_TLS": ports.sasl, "MUTUAL_TLS": ports.tls}
+    listeners = ",".join(f"{name}://127.0.0.1:{port}" for name, port in addresses.items())
     replication = str(min(3, len(cluster)))
     return {
         "process.roles": "broker,controller",
@@ -196,7 +204,7 @@ def _properties(ports: Ports, cluster: Sequence[Ports], *, folder: Path, keystor
         "controller.quorum.voters": ",".join(f"{p.node_id}@127.0.0.1:{p.controller}" for p in cluster),
         "listeners": f"{listeners},CONTROLLER://127.0.0.1:{ports.controller}",
         "advertised.listeners": listeners,
-        "listener.security.protocol.map": "PLAIN_TCP:PLAINTEXT,SASL_TLS:SASL_SSL,CONTROLLER:PLAINTEXT",
+        "listener.security.protocol.map": "PLAIN_TCP:PLAINTEXT,SASL_TLS:SASL_SSL,MUTUAL_TLS:SSL,CONTROLLER:PLAINTEXT",
         "inter.broker.listener.name": "PLAIN_TCP",
         "controller.listener.names": "CONTROLLER",
         "log.dirs": str(folder / f"kafka-{ports.node_id}"),
@@ -214,6 +222,9 @@ def _properties(ports: Ports, cluster: Sequence[Ports], *, folder: Path, keystor
         "broker.session.timeout.ms": "6000",  # a killed broker is noticed within this
         "ssl.keystore.type": "PEM",
         "ssl.keystore.location": str(keystore),
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(keystore.with_name("ca.crt")),
+        "listener.name.mutual_tls.ssl.client.auth": "required",
         **_sasl_properties(),
     }
 

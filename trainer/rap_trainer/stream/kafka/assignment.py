@@ -22,3 +22,13 @@ def partition_of(unit: str, topic: str) -> int | None:
     """The partition that a unit of positions names; None for a unit of something else."""
     prefix, _, number = unit.rpartition("/")
     return int(number) if prefix == topic and number.isdecimal() else None
+
+
+def identity_unit(topic: str, topic_id: str) -> str:
+    """A unit without rows: which topic of this name the positions beside it belong to."""
+    return f"{topic}@{topic_id}"
+
+
+def identity_of(units: Iterable[str], topic: str) -> str:
+    """The topic's id among units of positions; empty without one."""
+    return next((unit.removeprefix(f"{topic}@") for unit in units if unit.startswith(f"{topic}@")), "")

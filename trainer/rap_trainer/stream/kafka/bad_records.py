@@ -42,6 +42,11 @@ class BadRecords:
         """Dead letters of a topic, by destination."""
         return dict(self._letters.kept) if isinstance(self._letters, TopicDeadLetters) else {}
 
+    @property
+    def failed(self) -> int:
+        """Dead letters that their topic did not take."""
+        return self._letters.failed if isinstance(self._letters, TopicDeadLetters) else 0
+
     def add(self, chunk: MessageChunk, bad: Sequence[BadRow], *, rows: int) -> None:
         """Notes `rows` consumed rows of a chunk with the `bad` ones among them. Raises SourceError."""
         numbers = [chunk.num_rows_of(each) for each in bad]

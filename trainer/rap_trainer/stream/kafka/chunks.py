@@ -44,9 +44,12 @@ class MessageChunk(Chunk):
         """Messages that end at or before row number `row`."""
         return self.num_messages if row >= self.num_rows else self._message(row)
 
-    def time_s(self, row: int) -> float:
-        """Timestamp of the message of row number `row`, or NaN."""
-        return float(self.times_s_M[self._message(min(row, self.num_rows))])
+    def good_rows(self, first_row: int, next_row: int) -> tuple[int, int]:
+        """Which of its good rows are rows [first_row, next_row)."""
+        if self.kept_rows is None:
+            return first_row, next_row
+        first, last = np.searchsorted(self.kept_rows, [first_row, next_row]).tolist()
+        return first, last
 
     def num_rows_of(self, bad: BadRow) -> int:
         """Rows that a bad row stands for: all of its message where that cannot be read at all."""

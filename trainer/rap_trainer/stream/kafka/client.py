@@ -1,20 +1,28 @@
 """How to reach the brokers: options of kafka-python clients, with secrets from files of the mounted Secret.
 
-Files are read when a client is made, so a new client logs in with renewed secrets; an OAuth token is read at every
-log-in. Nothing here puts a secret into a message.
+Every connection reads the files again as it logs in, so renewed secrets need no restart. A client's options hold names
+of files and never a secret, whoever prints them; nothing here puts one into a message.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from kafka.errors import KafkaConnectionError
+from kafka.net.sasl import register_sasl_mechanism
 from kafka.net.sasl.oauth import AbstractTokenProvider
+from kafka.net.sasl.plain import SaslMechanismPlain
+from kafka.net.sasl.scram import SaslMechanismScram
 from kafka.record import util as kafka_record
 
 from rap_trainer.stream.kafka.settings import Login
 from rap_trainer.stream.source import SourceError
+
+# At DEBUG kafka-python logs every byte it sends, passwords and tokens among them.
+logging.getLogger("kafka").setLevel(logging.INFO)
 
 
 def require_fast_checksums() -> None:
@@ -38,9 +46,45 @@ def client_options(servers: Sequence[str], login: Login | None) -> dict[str, Any
         options |= {"sasl_mechanism": login.mechanism, "sasl_oauth_token_provider": TokenFile(token)}
     elif with_sasl:
         options["sasl_mechanism"] = login.mechanism
-        options["sasl_plain_username"] = _required(login.directory / "username")
-        options["sasl_plain_password"] = _required(login.directory / "password")
+        for name in ("username", "password"):
+            path = login.directory / name
+            _required(path)
+            options[f"sasl_plain_{name}"] = SecretFile(path)
     return options
+
+
+class SecretFile(str):
+    """The path of a secret, in place of it: what logs in reads the file."""
+
+    __slots__ = ()
+
+
+class _PlainFromFiles(SaslMechanismPlain):
+    """kafka-python makes one for every connection."""
+
+    def __init__(self, **config: Any) -> None:
+        super().__init__(**_with_secrets(config))
+
+
+class _ScramFromFiles(SaslMechanismScram):
+    """kafka-python makes one for every connection."""
+
+    def __init__(self, **config: Any) -> None:
+        super().__init__(**_with_secrets(config))
+
+
+def _with_secrets(config: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        return {
+            key: _required(Path(value)) if isinstance(value, SecretFile) else value for key, value in config.items()
+        }
+    except SourceError as error:  # a Secret may be on its way to a new version
+        raise KafkaConnectionError(str(error)) from error
+
+
+register_sasl_mechanism("PLAIN", _PlainFromFiles, overwrite=True)
+for _name in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
+    register_sasl_mechanism(_name, _ScramFromFiles, overwrite=True)
 
 
 class TokenFile(AbstractTokenProvider):

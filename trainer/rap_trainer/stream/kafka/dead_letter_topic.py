@@ -36,6 +36,8 @@ class TopicDeadLetters:
         self._retry_s = 0.0
         self.kept: dict[str, int] = {"topic": 0, "file": 0}
         """Letters by destination."""
+        self.failed = 0
+        """Letters that the topic did not take."""
 
     def write(self, letters: Sequence[DeadLetter]) -> None:
         """Sends the letters; those that cannot be sent go to the directory. Raises SourceError without one."""
@@ -95,6 +97,7 @@ class TopicDeadLetters:
         )
 
     def _fall_back(self, letter: DeadLetter, error: Exception) -> None:
+        self.failed += 1
         if self._directory is None:
             hint = "hint: create it and let this user write it, or set deadLetter.path for when it cannot be written"
             raise SourceError(

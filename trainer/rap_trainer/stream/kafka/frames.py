@@ -27,12 +27,15 @@ class ReaderOptions:
     """What a reader process must know. No secret is in it: those are read from files."""
 
     settings: TopicSettings
-    rank: int
-    world_size: int
+    part: int
+    num_parts: int
+    """The topic's partitions go round among so many readers."""
     start: Mapping[int, Place]
     """By partition."""
     has_start: bool
     """There are positions of this topic, maybe of other ranks: a partition without one is new."""
+    topic_id: str
+    """Of the topic that these positions belong to; empty: unknown."""
     types: pa.Schema
     """Wanted columns, and how text is parsed into them."""
     group: str
@@ -62,6 +65,8 @@ class Frame:
     """An Arrow IPC stream of one record batch; None: no row can be read."""
     num_bytes: int
     """Of the messages."""
+    fetched_s: float
+    """When it came from the broker; seconds since the epoch."""
     num_empty: int
     """Messages without content, such as a compacted topic's tombstones."""
 
@@ -73,6 +78,8 @@ class Started:
     places: Mapping[int, Place]
     lost: Mapping[int, int]
     """Messages by partition that retention deleted before they were read."""
+    topic_id: str
+    """Empty: unknown."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,15 +6,24 @@ trained counts one by one, so gaps of compaction and transactions behind the rea
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from math import inf, isnan
 
+import numpy as np
+import numpy.typing as npt
 from rap_contract import metrics
 
 from rap_trainer.display.metric_store import MetricStore
+from rap_trainer.stream.rows import Int64s
 from rap_trainer.stream.source import Lag
+
+Float64s = npt.NDArray[np.float64]
+RATES_OVER_S = 10.0  # reports come every second, and a rate of one second jumps with each checkpoint
+ALLOWED_SKEW_S = 60.0  # of a producer's clock ahead of this one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,34 +59,81 @@ def total(lags: Mapping[int, PartitionLag]) -> Lag:
 
 
 class LagMeter:
-    """Writes lags to the metrics of one rank; remembers the look before for rates."""
+    """Writes lags to the metrics of one rank; remembers earlier looks for rates."""
 
     def __init__(self, topic: str) -> None:
         self._topic = topic
-        self._before: tuple[float, Mapping[int, PartitionLag]] | None = None
+        self._looks: deque[tuple[float, Mapping[int, PartitionLag]]] = deque()
 
     def report(self, store: MetricStore, lags: Mapping[int, PartitionLag], *, now_s: float | None = None) -> None:
-        """Sets gauges per partition, and the rank's rates since the report before."""
+        """Sets gauges per partition, and the rank's rates over the last RATES_OVER_S."""
         now_s = time.monotonic() if now_s is None else now_s
         for partition, lag in lags.items():
             labels = {"topic": self._topic, "partition": partition}
             store.set(metrics.PENDING_RECORDS, lag.records, **labels)
             store.set(metrics.LAG_SECONDS, lag.seconds, **labels)
-        if self._before is not None and now_s > self._before[0]:
-            before_s, before = self._before
+        if self._looks and now_s > self._looks[0][0]:
+            then_s, before = self._looks[0]
             both = [(before[partition], lag) for partition, lag in lags.items() if partition in before]
-            elapsed_s = now_s - before_s
-            arrival = sum(new.end - old.end for old, new in both) / elapsed_s
+            elapsed_s = now_s - then_s
             consumption = sum(new.consumed - old.consumed for old, new in both) / elapsed_s
+            growth = sum(new.records - old.records for old, new in both) / elapsed_s
             records = sum(lag.records for lag in lags.values())
-            store.set(metrics.ARRIVAL_RATE, arrival)
+            # what came is what went and what has piled up: offsets would count the gaps of transactions, too
+            store.set(metrics.ARRIVAL_RATE, max(0.0, consumption + growth))
             store.set(metrics.CONSUMPTION_RATE, consumption)
-            store.set(metrics.CATCH_UP_SECONDS, catch_up_s(records, arrival=arrival, consumption=consumption))
-        self._before = now_s, dict(lags)
+            store.set(metrics.CATCH_UP_SECONDS, catch_up_s(records, growth=growth))
+        self._looks.append((now_s, dict(lags)))
+        while len(self._looks) > 1 and now_s - self._looks[0][0] > RATES_OVER_S:
+            self._looks.popleft()
 
 
-def catch_up_s(records: int, *, arrival: float, consumption: float) -> float:
-    """Seconds until the lag is gone at these rates (records a second); infinite if it grows."""
+class MessageTimes:
+    """When messages that are not trained yet were produced, by partition. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._frames: dict[int, deque[tuple[Int64s, Float64s]]] = {}
+
+    def add(self, partition: int, offsets_M: Int64s, times_s_M: Float64s) -> None:
+        """Messages were received, in order."""
+        with self._lock:
+            self._frames.setdefault(partition, deque()).append((offsets_M, times_s_M))
+
+    def oldest_s(self, partition: int, offset: int) -> float | None:
+        """Of the first message from `offset` on; None where it is not received yet. Forgets those before it."""
+        with self._lock:
+            frames = self._frames.get(partition, deque())
+            while frames and frames[0][0][-1] < offset:
+                frames.popleft()
+            if not frames:
+                return None
+            offsets_M, times_s_M = frames[0]
+            return float(times_s_M[int(np.searchsorted(offsets_M, offset))])
+
+
+class Watermarks:
+    """The newest event time that is trained, by partition; times beyond now are a producer's wrong clock."""
+
+    def __init__(self) -> None:
+        self._newest_s: dict[int, float] = {}
+
+    def trained(self, partition: int, event_times_s: Float64s, *, now_s: float) -> None:
+        """Rows of a partition are trained."""
+        times = event_times_s[event_times_s <= now_s + ALLOWED_SKEW_S]
+        if len(times):
+            newest_s = float(times.max())
+            self._newest_s[partition] = max(newest_s, self._newest_s.get(partition, newest_s))
+
+    def lag_s(self, behind: Collection[int], *, now_s: float) -> float | None:
+        """Age of the time up to which all partitions are trained. One that has nothing to train holds nobody back."""
+        waiting = [newest_s for partition, newest_s in self._newest_s.items() if partition in behind]
+        newest_s = min(waiting) if waiting else max(self._newest_s.values(), default=None)
+        return None if newest_s is None else max(0.0, now_s - newest_s)
+
+
+def catch_up_s(records: int, *, growth: float) -> float:
+    """Seconds until the lag is gone if it grows by so many records a second; infinite unless it falls."""
     if records == 0:
         return 0.0
-    return records / (consumption - arrival) if consumption > arrival else inf
+    return records / -growth if growth < 0 else inf

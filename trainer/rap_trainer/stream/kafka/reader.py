@@ -1,7 +1,8 @@
 """The reader process: polls one consumer, parses messages and passes record batches through the ring.
 
-It owns the only consumer of its rank, apart from training, so that checksums, decompression and parsing take no time of
-the training process. It imports no torch. It ends when told to, when its parent is gone, or with a `Failed`.
+It owns the only consumer of its rank, or of all ranks of a node that share few partitions, so that checksums,
+decompression and parsing take no time of training processes. It imports no torch. It ends when told to, when its parent
+is gone, or with a `Failed`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -26,11 +28,12 @@ from rap_trainer.stream.kafka.ends import EndsWatch
 from rap_trainer.stream.kafka.frames import Commit, Failed, Frame, Place, ReaderOptions, Standing, Started
 from rap_trainer.stream.kafka.messages import Parsed, Parser, without_first_rows
 from rap_trainer.stream.kafka.ring import RingWriter, Room
-from rap_trainer.stream.kafka.start import StartError, open_at, owned
+from rap_trainer.stream.kafka.start import StartError, open_at, owned, require_same_topic, topic_identity
 from rap_trainer.stream.kafka.text_messages import csv_messages, json_messages
 from rap_trainer.stream.source import SourceError
 
 POLL_MS = 100  # how soon a command or the parent's end is noticed while no message comes
+POSITION_MS = 1000  # known at once, but while brokers do not say where a partition begins
 STANDING_EVERY_S = 1.0  # as often as training reports
 FRAME_BYTES = 8 << 20  # messages of one frame: large enough for vectorised work, small beside the ring
 RING_WAIT_S = 0.002  # while the ring is full: training is behind by a full ring then
@@ -46,10 +49,11 @@ class ParentGone(Exception):
 
 
 class Reader:
-    """One rank's reading, from the first look at the topic to the end."""
+    """The reading of one rank or of a node's ranks, from the first look at the topic to the end."""
 
-    def __init__(self, options: ReaderOptions, link: Connection, news: Connection, ring: RingWriter) -> None:
-        self._options, self._link, self._ring = options, link, ring
+    def __init__(self, options: ReaderOptions, links: Sequence[Connection], news: Connection) -> None:
+        self._options, self._links, self._link = options, links, links[0]
+        self._ring = RingWriter(options.ring_file, readers=len(links))
         self._topic = options.settings.topic
         self._parent = os.getppid()
         self._parser = _parser(options)
@@ -57,7 +61,8 @@ class Reader:
         self._committer = Committer(self._topic, options.group, client)
         consumer_options = {**client, **_consumer_options(options)}
         self._consumer = KafkaConsumer(**consumer_options)
-        self._ends = EndsWatch(self._topic, consumer_options, news)
+        self._ends = EndsWatch(self._topic, consumer_options, client, news)
+        self._client, self._topic_id = client, options.topic_id
         self._skip_rows: dict[int, Place] = {}
         self._stood_s = 0.0
 
@@ -66,21 +71,29 @@ class Reader:
         self._begin(self._wait_for_topic(), wanted=self._options.start, new_ones=self._options.has_start)
         while True:
             self._obey()
+            require_same_topic(self._topic, wanted=self._topic_id, found=self._ends.identity)
             try:
-                polled = self._consumer.poll(timeout_ms=POLL_MS, max_records=MAX_RECORDS)
+                self._read()
             except OffsetOutOfRangeError as error:
                 self._reopen({key.partition: offset for key, offset in error.args[0].items()})
-                continue
             except KafkaError as error:
                 if not error.retriable:
+                    self._check_topic()  # most of what cannot go on is a topic made anew
                     raise
                 self._pause(RETRY_S)
-                continue
-            for key, records in polled.items():
-                self._pass_on(key.partition, records)
-            self._discover()
-            if time.monotonic() - self._stood_s >= STANDING_EVERY_S:
-                self._say_standing()
+
+    def _check_topic(self) -> None:
+        found = topic_identity(self._topic, self._client)
+        require_same_topic(self._topic, wanted=self._topic_id, found=found)
+        self._topic_id = found or self._topic_id
+
+    def _read(self) -> None:
+        polled = self._consumer.poll(timeout_ms=POLL_MS, max_records=MAX_RECORDS)
+        for key, records in polled.items():
+            self._pass_on(key.partition, records)
+        self._discover()
+        if time.monotonic() - self._stood_s >= STANDING_EVERY_S:
+            self._say_standing()
 
     def finish(self) -> None:
         """The last commit."""
@@ -96,18 +109,20 @@ class Reader:
         return partitions
 
     def _begin(self, partitions: Sequence[int], *, wanted: Mapping[int, Place], new_ones: bool) -> None:
+        self._check_topic()
         start = open_at(self._consumer, self._options, partitions, wanted=wanted, new_ones=new_ones)
         assigned = self._consumer.assignment() | {TopicPartition(self._topic, p) for p in partitions}
-        positions = {key: self._consumer.position(key) for key in self._consumer.assignment()}
+        positions = {key: self._position(key) for key in self._consumer.assignment()}
         self._consumer.assign(sorted(assigned))
         for key, offset in positions.items():
-            self._consumer.seek(key, offset)
+            if offset is not None:
+                self._consumer.seek(key, offset)
         for partition, (offset, row) in start.places.items():
             self._consumer.seek(TopicPartition(self._topic, partition), offset)
             if row:
                 self._skip_rows[partition] = (offset, row)
         self._ends.watch(key.partition for key in self._consumer.assignment())
-        self._link.send(Started(places=start.places, lost=start.lost))
+        self._tell(Started(places=start.places, lost=start.lost, topic_id=self._topic_id))
 
     def _reopen(self, offsets: Mapping[int, int]) -> None:
         """What was to be read next is not there any more: lost by retention, or the topic is another one."""
@@ -129,12 +144,12 @@ class Reader:
             self._send(partition, group, 0)
 
     def _send(self, partition: int, records: Sequence[Any], first_row: int) -> None:
-        done = 0
+        done, fetched_s = 0, time.time()
         for whole in self._parser.parse([record.value for record in records]):
             parsed = without_first_rows(whole, first_row)
             some = records[done : done + len(parsed.num_rows)]
             done += len(some)
-            self._link.send(
+            self._tell(
                 Frame(
                     partition=partition,
                     offsets_M=np.array([record.offset for record in some], np.int64),
@@ -146,8 +161,13 @@ class Reader:
                     batch=self._stored(parsed),
                     num_bytes=sum(len(record.value or b"") for record in some),
                     num_empty=sum(not record.value for record in some),
+                    fetched_s=fetched_s,
                 )
             )
+
+    def _tell(self, message: Started | Frame | Standing) -> None:
+        for link in self._links:
+            link.send(message)
 
     def _stored(self, parsed: Parsed) -> Room | bytes | None:
         """The record batch in the ring, once there is room; what finds none for long goes by the link, which blocks."""
@@ -175,8 +195,13 @@ class Reader:
 
     def _say_standing(self) -> None:
         self._stood_s = time.monotonic()
-        offsets = {key.partition: self._consumer.position(key) for key in self._consumer.assignment()}
-        self._link.send(Standing(offsets={p: offset for p, offset in offsets.items() if offset is not None}))
+        offsets = {key.partition: self._position(key) for key in self._consumer.assignment()}
+        self._tell(Standing(offsets={p: offset for p, offset in offsets.items() if offset is not None}))
+
+    def _position(self, key: TopicPartition) -> int | None:
+        """The next offset; None where there is none: what was to be read is out of range."""
+        offset: int | None = self._consumer.position(key, timeout_ms=POSITION_MS)
+        return offset
 
     def _obey(self) -> None:
         self._pause(0.0)
@@ -260,21 +285,24 @@ def failure_of(error: Exception, options: ReaderOptions) -> Failed:
 
 
 def main() -> None:
-    """The process; its arguments are the file numbers of its ends of the link and of the news of ends."""
+    """The process; its arguments are the file numbers of its ends of the news of ends and of the links, one a rank."""
     for number in (signal.SIGINT, signal.SIGTERM):  # sent to a whole group: the parent ends in order, and then this
         signal.signal(number, signal.SIG_IGN)
-    with Connection(int(sys.argv[1])) as link, Connection(int(sys.argv[2])) as news:
-        options: ReaderOptions = link.recv()
-        reader: Reader | None = None
-        try:
-            require_fast_checksums()
-            reader = Reader(options, link, news, RingWriter(options.ring_file))
-            reader.run()
-        except (ParentGone, BrokenPipeError, ConnectionResetError):
-            if reader is not None:
-                reader.finish()
-        except (KafkaError, StartError, SourceError) as error:
-            link.send(failure_of(error, options))
+    news, *links = (Connection(int(number)) for number in sys.argv[1:])
+    options: ReaderOptions = links[0].recv()
+    reader: Reader | None = None
+    try:
+        require_fast_checksums()
+        reader = Reader(options, links, news)
+        reader.run()
+    except (ParentGone, BrokenPipeError, ConnectionResetError):
+        if reader is not None:
+            reader.finish()
+    except (KafkaError, StartError, SourceError) as error:
+        failure = failure_of(error, options)
+        for link in links:
+            with suppress(OSError):
+                link.send(failure)
     os._exit(0)  # kafka-python's IO thread may take long to end, and nothing is left to keep
 
 

@@ -1,8 +1,8 @@
-"""Shared memory between one writing process and one reading one: bounded slots, freed by lifetime.
+"""Shared memory between one writing process and its reading ones: bounded slots, freed by lifetime.
 
-The writer reserves slots and fills them; how the reader learns of it is not decided here. The reader gets Arrow buffers
-of them without a copy; when the last one over a slot dies, the slot is free again, in whatever order. The memory has no
-name (memfd), so neither a crash leaves anything behind nor does the size of /dev/shm matter.
+The writer reserves slots and fills them; how the readers learn of it is not decided here. A reader gets Arrow buffers
+of them without a copy; when the last one over a slot dies in every reader, the slot is free again, in whatever order.
+The memory has no name (memfd), so neither a crash leaves anything behind nor does the size of /dev/shm matter.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 SLOTS = 64
-"""One byte each says whether it is in use: set by the writer, cleared by the reader."""
+MAX_READERS = 64
+"""For each slot and reader one byte says whether it is in use: set by the writer, cleared by that reader."""
 _ALIGNMENT = 4096  # of a slot: more than Arrow's 64 bytes, and whole pages
+assert SLOTS * MAX_READERS <= _ALIGNMENT
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class _Memory:
         size = os.fstat(file).st_size
         self.slot_bytes = (size - _ALIGNMENT) // SLOTS
         self._map = mmap.mmap(file, size)
-        self.used = np.frombuffer(self._map, np.uint8, SLOTS)
+        self.used = np.frombuffer(self._map, np.uint8, SLOTS * MAX_READERS).reshape(SLOTS, MAX_READERS)
         self._bytes = np.frombuffer(self._map, np.uint8, offset=_ALIGNMENT)
 
     def view(self, room: Room) -> npt.NDArray[np.uint8]:
@@ -56,8 +58,11 @@ def create(capacity: int) -> int:
 class RingWriter:
     """The filling side. Not thread-safe."""
 
-    def __init__(self, file: int) -> None:
+    def __init__(self, file: int, *, readers: int = 1) -> None:
+        if not 1 <= readers <= MAX_READERS:
+            raise ValueError(f"a ring has 1 to {MAX_READERS} readers, not {readers}")
         self._memory = _Memory(file)
+        self._readers = readers
         self._next = 0
 
     @property
@@ -72,7 +77,7 @@ class RingWriter:
         used = self._memory.used
         for first in (*range(self._next, SLOTS - count + 1), *range(min(self._next, SLOTS - count + 1))):
             if not used[first : first + count].any():
-                used[first : first + count] = 1
+                used[first : first + count, : self._readers] = 1
                 self._next = (first + count) % SLOTS
                 return Room(first, size)
         return None
@@ -85,8 +90,9 @@ class RingWriter:
 class RingReader:
     """The emptying side. Buffers may die in any thread and in any order."""
 
-    def __init__(self, file: int) -> None:
+    def __init__(self, file: int, *, reader: int = 0) -> None:
         self._memory = _Memory(file)
+        self._reader = reader
         self._lock = threading.RLock()  # a buffer may die while another one of this thread is being freed
         self._held = 0
 
@@ -107,7 +113,7 @@ class RingReader:
         count = self._memory.slots(room.size)
         with self._lock:
             self._held -= count
-        self._memory.used[room.first : room.first + count] = 0
+        self._memory.used[room.first : room.first + count, self._reader] = 0
 
 
 class _Owner:

