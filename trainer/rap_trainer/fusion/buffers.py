@@ -84,7 +84,7 @@ class Scratch:
     counts: torch.Tensor
     chosen: torch.Tensor
     hashes: torch.Tensor
-    tile_rows: torch.Tensor
+    landmarks: torch.Tensor
     totals: torch.Tensor
     tiles: torch.Tensor
     bases: torch.Tensor
@@ -118,7 +118,7 @@ class Scratch:
             counts=zeros(tables.num_counts, torch.int32),
             chosen=zeros(tables.num_chosen, torch.int32),
             hashes=zeros(tables.num_hashes, torch.int64),
-            tile_rows=zeros(tables.num_tile_rows, torch.int32),
+            landmarks=zeros(tables.num_landmarks, torch.int32),
             totals=zeros(len(tables.entries), torch.int64),
             tiles=zeros(len(tables.entries) + 1, torch.int64),
             bases=zeros(len(tables.names), torch.int64),

@@ -2,10 +2,10 @@
 # Triton functions are compiled from their source; their arguments have no Python types.
 """Comparisons of two lists of ids, one number a row. Lists are short: every pair of a row is compared.
 
-A program takes ROWS rows; a lane holds one element of the first list of each and meets the elements of the other
-one after the other: no shared memory, no shuffles, a load that all lanes share. For an element of the first list:
-count = equal ids in its own list, rank = those before it, found = equal ids in the other list. overlap = number of
-elements with rank < found; sums over distinct ids take elements of rank 0.
+A lane holds one element of the first list and meets the elements of the other one after the other: no shared memory, no
+shuffles, a load that all lanes share. For an element: count = equal ids in its own list, rank = those before it, found =
+equal ids in the other list. overlap = number of elements with rank < found; sums over distinct ids take elements of rank 0.
+All results of one kind over the same lists come from the same passes.
 """
 
 from __future__ import annotations
@@ -16,20 +16,17 @@ import triton.language as tl
 from rap_trainer.fusion.lists import operand_length
 from rap_trainer.fusion.ops.elements import flag, load_element
 from rap_trainer.fusion.words import (
-    COMPARISON_SLOT,
-    COMPARISON_STEM,
+    COMPARED_IDS,
+    COMPARED_SCORES,
+    COMPARISON_KIND,
+    COMPARISON_SLOTS,
     COMPARISON_WORDS,
-    COMPARISONS,
     OPERAND_CHOSEN,
     OPERAND_DTYPE,
     OPERAND_OFFSETS,
     OPERAND_SLOT,
     OPERAND_STARTS,
     OPERAND_WORDS,
-)
-
-HAS_ID_OVERLAP, ID_OVERLAP_COUNT, GET_MAX_COUNT, JACCARD, COSINE, SCORE_SUM, SCORE_MIN, SCORE_MAX = (
-    tl.constexpr(code) for code in range(len(COMPARISONS))
 )
 
 
@@ -55,27 +52,79 @@ def compare_kernel(
         b = a + OPERAND_WORDS
         row = (item % groups) * ROWS + tl.arange(0, ROWS)
         mask = row < num_rows
-        stem = tl.load(a + COMPARISON_STEM)
+        kind = tl.load(a + COMPARISON_KIND)
         length_a = operand_length(a, row, mask, pointers, num_slots, counts)
         length_b = operand_length(b, row, mask, pointers, num_slots, counts)
         null = (length_a < 0) | (length_b < 0)
         length_a = tl.where(mask & (null == 0), length_a, 0)
         length_b = tl.where(mask & (null == 0), length_b, 0)
-        result = tl.zeros([ROWS], tl.float64)
-        if stem >= SCORE_SUM:
-            result = over_matches(
-                stem, a, b, row, mask, length_a, length_b, pointers, num_slots, offsets, counts, chosen, ROWS, WIDTH
+        slots = a + COMPARISON_SLOTS
+        if kind == COMPARED_IDS:
+            over_ids(
+                slots,
+                null,
+                a,
+                b,
+                row,
+                mask,
+                length_a,
+                length_b,
+                pointers,
+                num_slots,
+                offsets,
+                counts,
+                chosen,
+                ROWS,
+                WIDTH,
+            )
+        elif kind == COMPARED_SCORES:
+            over_scores(
+                slots,
+                null,
+                a,
+                b,
+                row,
+                mask,
+                length_a,
+                length_b,
+                pointers,
+                num_slots,
+                offsets,
+                counts,
+                chosen,
+                ROWS,
+                WIDTH,
             )
         else:
-            result = over_ids(
-                stem, a, b, row, mask, length_a, length_b, pointers, num_slots, offsets, counts, chosen, ROWS, WIDTH
+            over_sums(
+                slots,
+                null,
+                a,
+                b,
+                row,
+                mask,
+                length_a,
+                length_b,
+                pointers,
+                num_slots,
+                offsets,
+                counts,
+                chosen,
+                ROWS,
+                WIDTH,
             )
-        slot = tl.load(a + COMPARISON_SLOT)
+        item += tl.num_programs(0)
+
+
+@triton.jit
+def store_result(slot_address, result, null, row, mask, pointers, num_slots):
+    """A number a row into scratch, if it is wanted."""
+    slot = tl.load(slot_address)
+    if slot >= 0:
         value = tl.load(pointers + slot).to(tl.pointer_type(tl.float32))
         tl.store(value + row, result.to(tl.float32), mask=mask)
         flags = tl.load(pointers + num_slots + slot).to(tl.pointer_type(tl.int8))
         tl.store(flags + row, null.to(tl.int8), mask=mask)
-        item += tl.num_programs(0)
 
 
 @triton.jit
@@ -116,20 +165,36 @@ def load_scores(address, index, exists):
 
 
 @triton.jit
-def matches(
+def found_in(
     operand, ids, at, row, mask, length, pointers, offsets, counts, chosen, ROWS: tl.constexpr, WIDTH: tl.constexpr
 ):
-    """[ROWS, WIDTH]: for each id, (equal ids in a list of its row, those at smaller positions)."""
+    """int32 [ROWS, WIDTH]: for each id, equal ids in a list of its row."""
     count = tl.zeros([ROWS, WIDTH], tl.int32)
-    rank = tl.zeros([ROWS, WIDTH], tl.int32)
     address, dtype, first, picks = locate(operand, row, mask, pointers, offsets, counts)
-    spread = first[:, None] + tl.zeros([ROWS, WIDTH], tl.int32)
     longest = tl.max(length, 0)
     j = 0
     while j < longest:
-        exists = (length[:, None] > j) & (at >= 0)
-        theirs = load_ids(address, dtype, place_of(spread, picks, j, exists, chosen), exists)
-        equal = (exists & (ids == theirs)).to(tl.int32)
+        exists = length > j
+        theirs = load_ids(address, dtype, place_of(first, picks, j, exists, chosen), exists)
+        count += (exists[:, None] & (ids == theirs[:, None])).to(tl.int32)
+        j += 1
+    return count
+
+
+@triton.jit
+def ranked_in(
+    operand, ids, at, row, mask, length, pointers, offsets, counts, chosen, ROWS: tl.constexpr, WIDTH: tl.constexpr
+):
+    """[ROWS, WIDTH]: for each id, (equal ids in its own list, those at smaller positions)."""
+    count = tl.zeros([ROWS, WIDTH], tl.int32)
+    rank = tl.zeros([ROWS, WIDTH], tl.int32)
+    address, dtype, first, picks = locate(operand, row, mask, pointers, offsets, counts)
+    longest = tl.max(length, 0)
+    j = 0
+    while j < longest:
+        exists = length > j
+        theirs = load_ids(address, dtype, place_of(first, picks, j, exists, chosen), exists)
+        equal = (exists[:, None] & (ids == theirs[:, None])).to(tl.int32)
         count += equal
         rank += tl.where(at > j, equal, 0)
         j += 1
@@ -137,7 +202,7 @@ def matches(
 
 
 @triton.jit
-def summed(
+def summed_in(
     operand,
     ids,
     at,
@@ -152,28 +217,33 @@ def summed(
     ROWS: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """float64 [ROWS, WIDTH]: for each id, the sum of the scores of equal ids; scores are two operands further on."""
+    """[ROWS, WIDTH]: for each id, (float64 sum of the scores of equal ids, number of those at smaller positions).
+
+    Scores are two operands further on.
+    """
     score = tl.zeros([ROWS, WIDTH], tl.float64)
+    rank = tl.zeros([ROWS, WIDTH], tl.int32)
     address, dtype, first, picks = locate(operand, row, mask, pointers, offsets, counts)
     scores, _no_dtype, first_s, picks_s = locate(operand + 2 * OPERAND_WORDS, row, mask, pointers, offsets, counts)
-    spread = first[:, None] + tl.zeros([ROWS, WIDTH], tl.int32)
-    spread_s = first_s[:, None] + tl.zeros([ROWS, WIDTH], tl.int32)
     length_s = operand_length(operand + 2 * OPERAND_WORDS, row, mask, pointers, num_slots, counts)
     longest = tl.max(length, 0)
     j = 0
     while j < longest:
-        exists = (length[:, None] > j) & (at >= 0)
-        theirs = load_ids(address, dtype, place_of(spread, picks, j, exists, chosen), exists)
-        scored = exists & (length_s[:, None] > j)
-        weight = load_scores(scores, place_of(spread_s, picks_s, j, scored, chosen), scored)
-        score += tl.where(exists & (ids == theirs), weight, 0.0)
+        exists = length > j
+        theirs = load_ids(address, dtype, place_of(first, picks, j, exists, chosen), exists)
+        scored = exists & (length_s > j)
+        weight = load_scores(scores, place_of(first_s, picks_s, j, scored, chosen), scored)
+        equal = exists[:, None] & (ids == theirs[:, None])
+        score += tl.where(equal, weight[:, None], 0.0)
+        rank += (equal & (at > j)).to(tl.int32)
         j += 1
-    return score
+    return score, rank
 
 
 @triton.jit
 def over_ids(
-    stem,
+    slots,
+    null,
     a,
     b,
     row,
@@ -188,9 +258,51 @@ def over_ids(
     ROWS: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """Results that sum over the ids of the first list (and, for a norm, of the second)."""
+    """has_id_overlap, id_overlap_count, get_max_count, jaccard."""
+    any_found = tl.zeros([ROWS], tl.int32)
     overlap = tl.zeros([ROWS], tl.int32)
-    counted = tl.zeros([ROWS], tl.int32)
+    most = tl.zeros([ROWS], tl.int32)
+    ranks = (tl.load(slots + 1) >= 0) | (tl.load(slots + 2) >= 0) | (tl.load(slots + 3) >= 0)
+    address, dtype, first, picks = locate(a, row, mask, pointers, offsets, counts)
+    longest = tl.max(length_a, 0)
+    begin = 0
+    while begin < longest:
+        at = begin + tl.arange(0, WIDTH)[None, :] + tl.zeros([ROWS, WIDTH], tl.int32)
+        exists = at < length_a[:, None]
+        ids = load_ids(address, dtype, place_of(first[:, None], picks, at, exists, chosen), exists)
+        found = found_in(b, ids, at, row, mask, length_b, pointers, offsets, counts, chosen, ROWS, WIDTH)
+        any_found += tl.sum((exists & (found > 0)).to(tl.int32), 1)
+        if ranks:
+            count, rank = ranked_in(a, ids, at, row, mask, length_a, pointers, offsets, counts, chosen, ROWS, WIDTH)
+            overlap += tl.sum((exists & (rank < found)).to(tl.int32), 1)
+            most += tl.sum(tl.where(exists & (rank == 0) & (found > 0), tl.maximum(count, found), 0), 1)
+        begin += WIDTH
+    union = (length_a + length_b - overlap).to(tl.float64)
+    store_result(slots, (any_found > 0).to(tl.float32), null, row, mask, pointers, num_slots)
+    store_result(slots + 1, overlap, null, row, mask, pointers, num_slots)
+    store_result(slots + 2, most, null, row, mask, pointers, num_slots)
+    store_result(slots + 3, overlap.to(tl.float64) / union, null, row, mask, pointers, num_slots)
+
+
+@triton.jit
+def over_sums(
+    slots,
+    null,
+    a,
+    b,
+    row,
+    mask,
+    length_a,
+    length_b,
+    pointers,
+    num_slots,
+    offsets,
+    counts,
+    chosen,
+    ROWS: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
+    """cosine, of the scores summed for each id."""
     dot = tl.zeros([ROWS], tl.float64)
     norm_a = tl.zeros([ROWS], tl.float64)
     address, dtype, first, picks = locate(a, row, mask, pointers, offsets, counts)
@@ -200,36 +312,20 @@ def over_ids(
         at = begin + tl.arange(0, WIDTH)[None, :] + tl.zeros([ROWS, WIDTH], tl.int32)
         exists = at < length_a[:, None]
         ids = load_ids(address, dtype, place_of(first[:, None], picks, at, exists, chosen), exists)
-        found, _no_rank = matches(b, ids, at, row, mask, length_b, pointers, offsets, counts, chosen, ROWS, WIDTH)
-        if stem == HAS_ID_OVERLAP:
-            overlap += tl.sum((exists & (found > 0)).to(tl.int32), 1)
-        else:
-            count, rank = matches(a, ids, at, row, mask, length_a, pointers, offsets, counts, chosen, ROWS, WIDTH)
-            overlap += tl.sum((exists & (rank < found)).to(tl.int32), 1)
-            distinct = exists & (rank == 0)
-            counted += tl.sum(tl.where(distinct & (found > 0), tl.maximum(count, found), 0), 1)
-            if stem == COSINE:
-                score_a = summed(
-                    a, ids, at, row, mask, length_a, pointers, num_slots, offsets, counts, chosen, ROWS, WIDTH
-                )
-                score_b = summed(
-                    b, ids, at, row, mask, length_b, pointers, num_slots, offsets, counts, chosen, ROWS, WIDTH
-                )
-                dot += tl.sum(tl.where(distinct, score_a * score_b, 0.0), 1)
-                norm_a += tl.sum(tl.where(distinct, score_a * score_a, 0.0), 1)
+        score_a, rank = summed_in(
+            a, ids, at, row, mask, length_a, pointers, num_slots, offsets, counts, chosen, ROWS, WIDTH
+        )
+        score_b, _no_rank = summed_in(
+            b, ids, at, row, mask, length_b, pointers, num_slots, offsets, counts, chosen, ROWS, WIDTH
+        )
+        distinct = exists & (rank == 0)
+        dot += tl.sum(tl.where(distinct, score_a * score_b, 0.0), 1)
+        norm_a += tl.sum(tl.where(distinct, score_a * score_a, 0.0), 1)
         begin += WIDTH
-    result = overlap.to(tl.float64)
-    if stem == HAS_ID_OVERLAP:
-        result = tl.where(overlap > 0, 1.0, 0.0).to(tl.float64)
-    elif stem == GET_MAX_COUNT:
-        result = counted.to(tl.float64)
-    elif stem == JACCARD:
-        result = overlap.to(tl.float64) / (length_a + length_b - overlap).to(tl.float64)
-    elif stem == COSINE:
-        norm_b = norm_of(b, row, mask, length_b, pointers, num_slots, offsets, counts, chosen, ROWS, WIDTH)
-        norm = tl.sqrt(norm_a) * tl.sqrt(norm_b)
-        result = tl.where(norm == 0, 0.0, dot / tl.where(norm == 0, 1.0, norm))
-    return result
+    norm_b = norm_of(b, row, mask, length_b, pointers, num_slots, offsets, counts, chosen, ROWS, WIDTH)
+    norm = tl.sqrt(norm_a) * tl.sqrt(norm_b)
+    result = tl.where(norm == 0, 0.0, dot / tl.where(norm == 0, 1.0, norm))
+    store_result(slots, result, null, row, mask, pointers, num_slots)
 
 
 @triton.jit
@@ -245,16 +341,18 @@ def norm_of(
         at = begin + tl.arange(0, WIDTH)[None, :] + tl.zeros([ROWS, WIDTH], tl.int32)
         exists = at < length[:, None]
         ids = load_ids(address, dtype, place_of(first[:, None], picks, at, exists, chosen), exists)
-        _no_count, rank = matches(operand, ids, at, row, mask, length, pointers, offsets, counts, chosen, ROWS, WIDTH)
-        score = summed(operand, ids, at, row, mask, length, pointers, num_slots, offsets, counts, chosen, ROWS, WIDTH)
+        score, rank = summed_in(
+            operand, ids, at, row, mask, length, pointers, num_slots, offsets, counts, chosen, ROWS, WIDTH
+        )
         norm += tl.sum(tl.where(exists & (rank == 0), score * score, 0.0), 1)
         begin += WIDTH
     return norm
 
 
 @triton.jit
-def over_matches(
-    stem,
+def over_scores(
+    slots,
+    null,
     a,
     b,
     row,
@@ -269,7 +367,7 @@ def over_matches(
     ROWS: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """Sum, least or greatest of the scores of those elements of the second list whose id is in the first; NaN wins."""
+    """score_sum, score_min, score_max: of those elements of the second list whose id is in the first; NaN wins."""
     total = tl.zeros([ROWS], tl.float64)
     least = tl.full([ROWS], float("inf"), tl.float64)
     most = tl.full([ROWS], float("-inf"), tl.float64)
@@ -284,7 +382,7 @@ def over_matches(
         at = begin + tl.arange(0, WIDTH)[None, :] + tl.zeros([ROWS, WIDTH], tl.int32)
         exists = at < length_b[:, None]
         ids = load_ids(address, dtype, place_of(first[:, None], picks, at, exists, chosen), exists)
-        found, _no_rank = matches(a, ids, at, row, mask, length_a, pointers, offsets, counts, chosen, ROWS, WIDTH)
+        found = found_in(a, ids, at, row, mask, length_a, pointers, offsets, counts, chosen, ROWS, WIDTH)
         common = exists & (found > 0)
         scored = exists & (at < length_s[:, None])
         score = load_scores(scores, place_of(first_s[:, None], picks_s, at, scored, chosen), scored)
@@ -294,9 +392,8 @@ def over_matches(
         least = tl.minimum(least, tl.min(tl.where(common, score, float("inf")), 1))
         most = tl.maximum(most, tl.max(tl.where(common, score, float("-inf")), 1))
         begin += WIDTH
-    result = total
-    if stem != SCORE_SUM:
-        extreme = tl.where(stem == SCORE_MIN, least, most)
-        result = tl.where(number > 0, extreme, 0.0)
-        result = tl.where(nans > 0, total, result)
-    return result
+    store_result(slots, total, null, row, mask, pointers, num_slots)
+    least = tl.where(nans > 0, total, tl.where(number > 0, least, 0.0))
+    most = tl.where(nans > 0, total, tl.where(number > 0, most, 0.0))
+    store_result(slots + 1, least, null, row, mask, pointers, num_slots)
+    store_result(slots + 2, most, null, row, mask, pointers, num_slots)

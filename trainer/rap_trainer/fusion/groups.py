@@ -6,14 +6,15 @@ does not have take none. Raw lists are scanned with the first wave.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import groupby
 
 from rap_contract.types import Dtype
 
 from rap_trainer.fusion.ops.step import Step
-from rap_trainer.fusion.stages import Comparison, Lane, Lowered, Operand, Selection, Slot, Stage
+from rap_trainer.fusion.stages import Comparison, JointComparison, Lane, Lowered, Operand, Selection, Slot, Stage
+from rap_trainer.fusion.words import COMPARISON_KINDS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,18 +31,29 @@ class Tiles:
     """Rows of a scan."""
     select: tuple[int, int] = (32, 256)
     """Rows and elements of a selection."""
-    compare: tuple[int, int] = (4, 32)
+    compare: tuple[int, int] = (1, 32)
     """Rows of a comparison, and elements of the first list."""
+    value_warps: int = 4
+    select_warps: int = 2
+    compare_warps: int = 1
     ahead: int = 2048
     """Rows ahead of a lane's tile whose lengths are added up at a time."""
 
     @classmethod
     def interpreted(cls) -> Tiles:
         """For Triton's interpreter, whose time grows with the tile; small batches still span several tiles."""
-        return cls(lane=16, wide_lane=32, value=32, scan=16, select=(4, 8), compare=(2, 4), ahead=16)
+        return cls(lane=16, wide_lane=32, value=32, scan=16, select=(4, 8), compare=(8, 4), ahead=16)
 
 
-STEP_COST: Mapping[str, int] = {"sigrid_hash": 6, "bucketize": 4, "bucketize_int": 4, "boxcox": 3, "logit": 3}
+STEP_COST: Mapping[str, int] = {
+    "sigrid_hash": 6,
+    "sigrid_hash_wide": 8,
+    "positive_modulus_wide": 3,
+    "bucketize": 4,
+    "bucketize_int": 4,
+    "boxcox": 3,
+    "logit": 3,
+}
 """Relative cost of element functions, for the order of work; others cost 1 (instructions of the compiled kernels)."""
 
 
@@ -79,7 +91,7 @@ class Groups:
     selections: tuple[Selection, ...]
     selected: tuple[Operand, ...]
     """The operand of each selection."""
-    comparisons: tuple[Comparison, ...]
+    comparisons: tuple[JointComparison, ...]
     launches: tuple[Launch, ...]
     tiles: Tiles
 
@@ -116,6 +128,31 @@ def cost(lane: Lane) -> int:
     return 2 + sum(STEP_COST.get(step.name, 1) for step in lane.steps)
 
 
+def joined(comparisons: Iterable[Comparison]) -> tuple[JointComparison, ...]:
+    """Comparisons that read the same lists as one, in order of their first."""
+    found: dict[tuple[object, ...], JointComparison] = {}
+    for each in comparisons:
+        assert each.destination.slot is not None
+        kind = next(kind for kind, stems in COMPARISON_KINDS.items() if each.stem in stems)
+        slot = ((each.stem, each.destination.slot),)
+        key: tuple[object, ...] = (kind, each.first, each.second, each.first_scores, each.second_scores)
+        while key in found and each.stem in dict(found[key].slots):  # the same result wanted twice
+            key = (*key, None)
+        if key in found:
+            found[key] = replace(found[key], slots=found[key].slots + slot)
+        else:
+            found[key] = JointComparison(
+                feature=each.feature,
+                kind=kind,  # type: ignore[arg-type]  # the keys of COMPARISON_KINDS are its literals
+                first=each.first,
+                second=each.second,
+                first_scores=each.first_scores,
+                second_scores=each.second_scores,
+                slots=slot,
+            )
+    return tuple(found.values())
+
+
 def _raw_lists(lowered: Lowered) -> tuple[Operand, ...]:
     found: dict[Slot, Operand] = {}
     for wave in lowered.waves:
@@ -137,7 +174,7 @@ class _Builder:
         self.lanes: list[Lane] = []
         self.stages: list[Stage] = []
         self.selections: dict[Selection, Operand] = {}
-        self.comparisons: list[Comparison] = []
+        self.comparisons: list[JointComparison] = []
         self.launches: list[Launch] = []
 
     def add(self, number: int, wave: tuple[Lane | Stage | Comparison, ...]) -> None:
@@ -164,7 +201,7 @@ class _Builder:
                 first += len(together)
         if comparisons:
             first = len(self.comparisons)
-            self.comparisons += comparisons
+            self.comparisons += joined(comparisons)
             end = len(self.comparisons)
             features = _features(comparisons)
             self.launches.append(Launch(kernel="compare", wave=number, first=first, end=end, features=features))

@@ -14,6 +14,7 @@ from rap_trainer.fusion.ops.codes import holds
 from rap_trainer.fusion.words import (
     CARTESIAN,
     FILL_ROWS,
+    LANDMARK_BITS,
     LIST_AFTER,
     LIST_BEFORE,
     LIST_OPERAND,
@@ -53,6 +54,25 @@ def operand_length(operand, row, mask, pointers, num_slots, counts):
     else:
         length = raw_length(operand, row, mask, pointers, num_slots)
     return length
+
+
+@triton.jit
+def row_of(offsets, landmarks, element, mask):
+    """int32 [R]: the row of each element, by bisection between the rows of two landmarks.
+
+    `offsets` and `landmarks` are a list's own: where each row begins, and the row of every 64th element.
+    """
+    near = landmarks + (element >> LANDMARK_BITS)
+    low = tl.load(near, mask=mask, other=0)
+    high = tl.load(near + 1, mask=mask, other=0)
+    span = tl.max(high - low, 0)
+    while span > 0:
+        middle = (low + high + 1) >> 1
+        begins = tl.load(offsets + middle, mask=mask, other=0) <= element
+        low = tl.where(begins, middle, low)
+        high = tl.where(begins, high, middle - 1)
+        span = span >> 1
+    return low
 
 
 @triton.jit

@@ -114,12 +114,11 @@ class Runner:
             self.num_slots,
             self.scratch.counts,
             self.scratch.offsets,
-            self.scratch.tile_rows,
+            self.scratch.landmarks,
             self.scratch.totals,
             outputs.lengths_FB,
             binding.num_rows,
             STRUCTURES=_structures(launch),
-            TILE=self.tiles.value,
             ROWS=self.tiles.scan,
             num_warps=16,
         )
@@ -133,6 +132,7 @@ class Runner:
             binding.pointers_3S,
             self.num_slots,
             self.scratch.offsets,
+            self.scratch.landmarks,
             self.scratch.counts,
             self.scratch.chosen,
             self.scratch.hashes,
@@ -141,7 +141,7 @@ class Runner:
             self.row_capacity,
             ROWS=self.tiles.select[0],
             TILE=self.tiles.select[1],
-            num_warps=2,
+            num_warps=self.tiles.select_warps,
         )
 
     def _bases(self, grid: tuple[int], launch: Launch, binding: Binding, outputs: Outputs) -> None:
@@ -183,7 +183,7 @@ class Runner:
             self.scratch.counts,
             self.scratch.offsets,
             self.scratch.chosen,
-            self.scratch.tile_rows,
+            self.scratch.landmarks,
             self.scratch.bases,
             outputs.ids_N,
             _weights(outputs),
@@ -196,7 +196,7 @@ class Runner:
             WEIGHTED=outputs.weights_N is not None,
             FLOAT=tl.float64 if launch.float64 else tl.float32,
             TILE=self.tiles.value,
-            num_warps=4,
+            num_warps=self.tiles.value_warps,
         )
 
     def _compare(self, grid: tuple[int], launch: Launch, binding: Binding, outputs: Outputs) -> None:
@@ -213,7 +213,7 @@ class Runner:
             binding.num_rows,
             ROWS=self.tiles.compare[0],
             WIDTH=self.tiles.compare[1],
-            num_warps=1,
+            num_warps=self.tiles.compare_warps,
         )
 
 

@@ -1,6 +1,6 @@
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call"
 # Triton functions are compiled from their source; their arguments have no Python types.
-"""First pass over lists: the length of every result, its offsets, its total and where its tiles begin."""
+"""First pass over lists: the length of every result, its offsets, its total and its landmarks."""
 
 from __future__ import annotations
 
@@ -9,13 +9,17 @@ import triton.language as tl
 
 from rap_trainer.fusion.lists import result_length
 from rap_trainer.fusion.words import (
+    LANDMARK_BITS,
+    LIST_LANDMARKS,
     LIST_LENGTHS,
-    LIST_NUM_TILES,
+    LIST_NUM_LANDMARKS,
     LIST_OFFSETS,
     LIST_SLOT,
-    LIST_TILE_ROWS,
     LIST_WORDS,
 )
+from rap_trainer.fusion.words import LANDMARK_ELEMENTS as ELEMENTS
+
+LANDMARK_ELEMENTS = tl.constexpr(ELEMENTS)
 
 
 @triton.jit(do_not_specialize=["first", "end", "num_slots", "num_rows"])
@@ -27,12 +31,11 @@ def scan_kernel(
     num_slots,
     counts,
     offsets,
-    tile_rows,
+    landmarks,
     totals,
     lengths,
     num_rows,
     STRUCTURES: tl.constexpr,
-    TILE: tl.constexpr,
     ROWS: tl.constexpr,
 ):
     """Entries [first, end), one at a time a program. `totals` int64; offsets int32, num_rows + 1 an entry."""
@@ -40,6 +43,8 @@ def scan_kernel(
     while index < end:
         entry = entries + index * LIST_WORDS
         carry = tl.zeros([], tl.int32)
+        marks = tl.load(entry + LIST_LANDMARKS)
+        num_marks = tl.load(entry + LIST_NUM_LANDMARKS)
         begin = 0
         while begin < num_rows:
             row = begin + tl.arange(0, ROWS)
@@ -52,15 +57,13 @@ def scan_kernel(
             where_offsets = tl.load(entry + LIST_OFFSETS)
             if where_offsets >= 0:
                 tl.store(offsets + where_offsets + row, before, mask=mask)
-            where_tiles = tl.load(entry + LIST_TILE_ROWS)
-            if where_tiles >= 0:
-                num_tiles = tl.load(entry + LIST_NUM_TILES)
-                tile = (before + TILE - 1) // TILE
-                more = tl.max(tl.where(held > 0, (after + TILE - 1) // TILE - tile, 0), 0)
+            if marks >= 0:
+                window = (before + LANDMARK_ELEMENTS - 1) >> LANDMARK_BITS
+                more = tl.max(tl.where(held > 0, ((after + LANDMARK_ELEMENTS - 1) >> LANDMARK_BITS) - window, 0), 0)
                 k = 0
                 while k < more:
-                    begins = (held > 0) & ((tile + k) * TILE < after) & (tile + k < num_tiles)
-                    tl.store(tile_rows + where_tiles + tile + k, row, mask=begins)
+                    begins = (held > 0) & (((window + k) << LANDMARK_BITS) < after) & (window + k < num_marks)
+                    tl.store(landmarks + marks + window + k, row, mask=begins)
                     k += 1
             carry += tl.sum(held, 0)
             begin += ROWS
@@ -68,6 +71,9 @@ def scan_kernel(
         where_offsets = tl.load(entry + LIST_OFFSETS)
         if where_offsets >= 0:
             tl.store(offsets + where_offsets + num_rows, carry)
+        last = (carry + LANDMARK_ELEMENTS - 1) >> LANDMARK_BITS
+        if (marks >= 0) & (last < num_marks):
+            tl.store(landmarks + marks + last, num_rows - 1)
         index += tl.num_programs(0)
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from rap_trainer.fusion.lists import raw_length
+from rap_trainer.fusion.lists import raw_length, row_of
 from rap_trainer.fusion.ops.sigrid_hash import hash_128_to_64, twang_mix64
 from rap_trainer.fusion.words import (
     OPERAND_CHOSEN,
@@ -22,6 +22,7 @@ from rap_trainer.fusion.words import (
     OPERAND_STARTS,
     PROPAGATE,
     SELECTION_HASHES,
+    SELECTION_LANDMARKS,
     SELECTION_LIMIT,
     SELECTION_MODE,
     SELECTION_PARTNER,
@@ -40,6 +41,7 @@ def select_kernel(
     pointers,
     num_slots,
     offsets,
+    landmarks,
     counts,
     chosen,
     hashes,
@@ -74,7 +76,18 @@ def select_kernel(
         first_row = (item % groups) * ROWS
         last_row = tl.minimum(first_row + ROWS, num_rows)
         elements(
-            selection, first_row, last_row, pointers, num_slots, offsets, chosen, starts, hashes, capacity, ROWS, TILE
+            selection,
+            first_row,
+            last_row,
+            pointers,
+            num_slots,
+            offsets,
+            landmarks,
+            chosen,
+            starts,
+            hashes,
+            capacity,
+            TILE,
         )
         tl.debug_barrier()
         source = raw_length(selection, row, mask, pointers, num_slots)
@@ -96,11 +109,11 @@ def elements(
     pointers,
     num_slots,
     offsets,
+    landmarks,
     chosen,
     starts,
     hashes,
     capacity,
-    ROWS: tl.constexpr,
     TILE: tl.constexpr,
 ):
     """The elements of a group of rows, a tile at a time."""
@@ -133,9 +146,10 @@ def elements(
             row_begin = element
             row_end = element + 1
             if begins >= 0:
-                row = group_rows(offsets + begins, element, first_row, last_row, ROWS)
-                row_begin = tl.load(offsets + begins + row)
-                row_end = tl.load(offsets + begins + row + 1)
+                own = offsets + begins
+                row = row_of(own, landmarks + tl.load(selection + SELECTION_LANDMARKS), element, exists)
+                row_begin = tl.load(own + row)
+                row_end = tl.load(own + row + 1)
             if mode == PROPAGATE:
                 tl.store(starts + 2 * capacity + row, tl.full([TILE], 1, tl.int32), mask=exists & (null != 0))
             if where_chosen >= 0:
@@ -170,18 +184,3 @@ def sampled(selection, stays, element, row, row_begin, exists, num_stay, ranks, 
         inside = (position < tl.load(selection + SELECTION_LIMIT)) & (share < rate)
         keep = tl.where(inside, stays, 0)
     return keep, num_stay
-
-
-@triton.jit
-def group_rows(offsets, element, first_row, last_row, ROWS: tl.constexpr):
-    """The row of each element, by bisection among a group's rows."""
-    low = tl.zeros_like(element) + first_row
-    high = tl.zeros_like(element) + last_row - 1
-    span = ROWS
-    while span > 1:
-        middle = (low + high + 1) // 2
-        begins = tl.load(offsets + middle) <= element
-        low = tl.where(begins, middle, low)
-        high = tl.where(begins, high, middle - 1)
-        span = span // 2
-    return low

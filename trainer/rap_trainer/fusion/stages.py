@@ -134,6 +134,21 @@ class Comparison:
 
 
 @dataclass(frozen=True, kw_only=True)
+class JointComparison:
+    """Comparisons of one kind over the same lists: one pass over the pairs of elements gives all results."""
+
+    feature: str
+    """The first that needs it."""
+    kind: Literal["ids", "scores", "sums"]
+    first: Operand
+    second: Operand
+    first_scores: Operand | None
+    second_scores: Operand | None
+    slots: tuple[tuple[str, Slot], ...]
+    """(stem, where its result goes)."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Lowered:
     """A graph as fusions, in waves: each wave reads only columns and what earlier waves wrote."""
 

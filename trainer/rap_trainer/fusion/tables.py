@@ -17,8 +17,8 @@ from rap_trainer.fusion.ops.codes import CODES
 from rap_trainer.fusion.ops.elements import DTYPE_CODES
 from rap_trainer.fusion.ops.step import STEP_WORDS, Step
 from rap_trainer.fusion.sizes import Sizes
-from rap_trainer.fusion.stages import Comparison, Destination, Lane, Operand, Selection, Slot, Stage
-from rap_trainer.fusion.words import COMPARISONS, MODES, STRUCTURES
+from rap_trainer.fusion.stages import Destination, JointComparison, Lane, Operand, Selection, Slot, Stage
+from rap_trainer.fusion.words import COMPARISON_KINDS, LANDMARK_ELEMENTS, MODES, STRUCTURES
 
 KINDS = {"dense": 0, "label": 1, "ids": 2}
 SCRATCH_KINDS = {Dtype.INT64: 3, Dtype.FLOAT32: 4, Dtype.FLOAT64: 5}
@@ -58,10 +58,11 @@ class Tables:
     num_counts: int = 0
     num_chosen: int = 0
     num_hashes: int = 0
-    num_tile_rows: int = 0
+    num_landmarks: int = 0
     capacities: list[int] = field(default_factory=list)
     """Of each entry."""
     _offsets: dict[Slot, int] = field(default_factory=dict)
+    _landmarks: dict[Slot, int] = field(default_factory=dict)
     _counts: dict[Selection, int] = field(default_factory=dict)
     _chosen: dict[Selection, int] = field(default_factory=dict)
     _hashes: dict[Selection, int] = field(default_factory=dict)
@@ -124,6 +125,12 @@ class Tables:
         self.num_offsets += self.sizes.batch_size + 1
         return begin
 
+    def _take_landmarks(self, capacity: int) -> tuple[int, int]:
+        """(first, number) of the landmarks of a list."""
+        first, number = self.num_landmarks, capacity // LANDMARK_ELEMENTS + 2
+        self.num_landmarks += number
+        return first, number
+
     def _add_selection(self, selection: Selection, operand: Operand) -> None:
         self._counts[selection] = self.num_counts
         self.num_counts += 4 * self.sizes.batch_size
@@ -155,7 +162,10 @@ class Tables:
     def _add_raw(self, operand: Operand) -> None:
         """An entry that only finds a column's offsets."""
         limit, capacity = 2**31 - 1, self.sizes.operand(operand)
-        words = (limit, 0, 0, limit, -1, -1, self._offsets[operand.slot], -1, 0, 1, 0, 0, 0, 0, 0, 0, -1, capacity)
+        first, number = self._take_landmarks(capacity)
+        self._landmarks[operand.slot] = first
+        places = (self._offsets[operand.slot], first, number)
+        words = (limit, 0, 0, limit, -1, -1, *places, 1, 0, 0, 0, 0, 0, 0, -1, capacity)
         self.entries.append(padded((*self._operand(operand), *self._operand(None), *words), 40))
         self.capacities.append(capacity)
 
@@ -164,14 +174,11 @@ class Tables:
         capacity = self.sizes.stage(stage)
         destination, structure = stage.destination, stage.structure
         sources = (*self._operand(stage.operand), *self._operand(structure.other))
-        offsets, tile_rows, num_tiles = -1, -1, 0
+        offsets, landmarks = -1, (-1, 0)
         if not stage.keeps_positions or destination.slot is not None:
-            offsets = self._take_offsets()
+            offsets, landmarks = self._take_offsets(), self._take_landmarks(capacity)
             if destination.slot is not None:
-                self._offsets[destination.slot] = offsets
-        if not stage.keeps_positions:
-            tile_rows, num_tiles = self.num_tile_rows, capacity // self.groups.tiles.value + 2
-            self.num_tile_rows += num_tiles
+                self._offsets[destination.slot], self._landmarks[destination.slot] = offsets, landmarks[0]
         slot = -1 if destination.slot is None else self.slot(destination.slot)
         weights = -1
         if destination.slot is not None and stage.weighted:
@@ -184,8 +191,7 @@ class Tables:
             places[destination.index].lengths_row if destination.slot is None else -1,
             slot,
             offsets,
-            tile_rows,
-            num_tiles,
+            *landmarks,
             int(stage.keeps_positions),
             *self._range(stage.pre),
             *self._range(stage.post),
@@ -206,14 +212,18 @@ class Tables:
             -1 if selection.rate_word is None else selection.rate_word,
             selection.salt,
             self._hashes.get(selection, -1),
+            self._landmarks.get(operand.slot, -1),
         )
         return padded((*self._operand(plain), *words), 16)
 
-    def _comparison_row(self, comparison: Comparison) -> tuple[int, ...]:
-        assert comparison.destination.slot is not None
+    def _comparison_row(self, comparison: JointComparison) -> tuple[int, ...]:
         given = (comparison.first, comparison.second, comparison.first_scores, comparison.second_scores)
         operands = [word for operand in given for word in self._operand(operand)]
-        return padded((*operands, COMPARISONS.index(comparison.stem), self.slot(comparison.destination.slot)), 40)
+        slots = dict(comparison.slots)
+        stems = COMPARISON_KINDS[comparison.kind]
+        places = [self.slot(slots[stem]) if stem in slots else -1 for stem in stems]
+        kind = list(COMPARISON_KINDS).index(comparison.kind)
+        return padded((*operands, kind, *places), 40)
 
     # -- lanes and features
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from rap_trainer.fusion.lists import limited, operand_length, source_index
+from rap_trainer.fusion.lists import limited, operand_length, row_of, source_index
 from rap_trainer.fusion.ops.apply import apply_step
 from rap_trainer.fusion.ops.codes import holds
 from rap_trainer.fusion.ops.elements import load_element
@@ -27,6 +27,7 @@ from rap_trainer.fusion.words import (
     LIST_CAPACITY,
     LIST_KEEPS,
     LIST_KIND,
+    LIST_LANDMARKS,
     LIST_OFFSETS,
     LIST_OPERAND,
     LIST_OTHER,
@@ -35,7 +36,6 @@ from rap_trainer.fusion.words import (
     LIST_PRE,
     LIST_STRUCTURE,
     LIST_TARGET,
-    LIST_TILE_ROWS,
     LIST_WEIGHTS,
     LIST_WORDS,
     NGRAM,
@@ -64,7 +64,7 @@ def values_kernel(
     counts,
     offsets,
     chosen,
-    tile_rows,
+    landmarks,
     bases,
     ids,
     weights,
@@ -107,8 +107,9 @@ def values_kernel(
         source = element
         if GENERAL:
             if tl.load(entry + LIST_KEEPS) == 0:
-                row = rows_of_tile(entry, element, place, total, offsets, tile_rows, num_rows, TILE)
-                begins = tl.load(offsets + tl.load(entry + LIST_OFFSETS) + row, mask=mask, other=0)
+                own = offsets + tl.load(entry + LIST_OFFSETS)
+                row = row_of(own, landmarks + tl.load(entry + LIST_LANDMARKS), element, mask)
+                begins = tl.load(own + row, mask=mask, other=0)
                 position = element - begins
                 source_position, window, other_position = positions(
                     entry, row, position, mask, pointers, num_slots, counts, STRUCTURES
@@ -188,27 +189,6 @@ def values_kernel(
             step += 1
         store_elements(entry, i, f, weight, element, mask, pointers, bases, ids, weights, num_ids, WEIGHTED)
         tile += tl.num_programs(0)
-
-
-@triton.jit
-def rows_of_tile(entry, element, place, total, offsets, tile_rows, num_rows, TILE: tl.constexpr):
-    """int32 [TILE]: the row of each element, by bisection between the rows of this tile's and the next one's start."""
-    begins = tl.load(entry + LIST_OFFSETS)
-    starts = tile_rows + tl.load(entry + LIST_TILE_ROWS) + place
-    bottom = tl.load(starts)
-    top = num_rows - 1
-    if (place + 1) * TILE < total:
-        top = tl.load(starts + 1)
-    low = tl.zeros([TILE], tl.int32) + bottom
-    high = tl.zeros([TILE], tl.int32) + top
-    span = top - bottom
-    while span > 0:
-        middle = (low + high + 1) // 2
-        begin = tl.load(offsets + begins + middle)
-        low = tl.where(begin <= element, middle, low)
-        high = tl.where(begin <= element, high, middle - 1)
-        span = span // 2
-    return low
 
 
 @triton.jit

@@ -3,20 +3,22 @@
 Sizes are means: list lengths come from the graph's nodes (`rap_planner.work.mean_lengths`). Besides the element functions of
 the chains, `ops` counts what the kernels do around them, under names with a colon: `:lane` (a row of a lane), `:first` (a lane
 finds the first element of a list), `:element` and `:find` (an element of a stage; the search for its row),
-`:select` and `:draw` (an element of a selection; its hash), `:pair` (of a comparison), `:row` (of a scan), `:list` (of bases).
+`:select` and `:draw` (an element of a selection; its hash), `:pair` (of a comparison), `:chunk` (rows a scan takes at a time),
+`:list` (of bases, which one program adds up).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from rap_contract.graph import FeatureGraph
+from rap_contract.profile import KernelSample, TileWork
 from rap_contract.profile import Stage as StageName
 
 from rap_trainer.fusion.groups import Groups, Launch
-from rap_trainer.fusion.stages import NO_LIMIT, Comparison, Lane, Operand, Selection, Slot, Stage
+from rap_trainer.fusion.stages import NO_LIMIT, JointComparison, Lane, Operand, Selection, Slot, Stage
 
 ID_BYTES, NUMBER_BYTES, LENGTH_BYTES, FLAG_BYTES = 8, 4, 4, 1
 DRAW_BITS = 53  # of a sample's hash
@@ -31,6 +33,14 @@ class EntryWork:
     """Read and written."""
     ops: Counter[str]
     """Element functions applied, by name."""
+    num_tiles: float
+    """Pieces that programs take in turn."""
+
+    @property
+    def tile(self) -> TileWork:
+        """One of its tiles, on the mean."""
+        tiles = self.num_tiles or 1.0
+        return TileWork(num_bytes=self.num_bytes / tiles, ops={name: n / tiles for name, n in self.ops.items()})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,29 +50,30 @@ class LaunchWork:
     stage: StageName
     wave: int
     entries: tuple[EntryWork, ...]
-    num_tiles: float
-    """Pieces that programs take in turn; below the device's room for programs, more work costs no more time."""
     functions: tuple[str, ...] = ()
     """What the kernel is compiled for."""
 
     @property
-    def num_bytes(self) -> float:
-        return sum(entry.num_bytes for entry in self.entries)
+    def num_tiles(self) -> float:
+        return max(1.0, sum(entry.num_tiles for entry in self.entries))
 
-    @property
-    def ops(self) -> Counter[str]:
-        total: Counter[str] = Counter()
+    def sample(self, launch: int, *, programs: int | None, seconds: float) -> KernelSample:
+        """The launch, measured alone."""
+        ops: Counter[str] = Counter()
         for entry in self.entries:
-            total.update(entry.ops)
-        return total
-
-    @property
-    def largest_share(self) -> float:
-        """Of the bytes, in the feature with most of them."""
-        total, by_feature = self.num_bytes, Counter[str]()
-        for entry in self.entries:
-            by_feature[entry.feature] += entry.num_bytes  # type: ignore[assignment]  # Counter holds floats as well
-        return max(by_feature.values(), default=0) / total if total else 0.0
+            ops.update(entry.ops)
+        tiles = self.num_tiles
+        num_bytes = sum(entry.num_bytes for entry in self.entries) / tiles
+        costliest = max(self.entries, key=lambda entry: sum(entry.tile.ops.values()), default=None)
+        return KernelSample(
+            stage=self.stage,
+            launch=launch,
+            num_tiles=tiles,
+            mean_tile=TileWork(num_bytes=num_bytes, ops={name: count / tiles for name, count in ops.items()}),
+            critical_tile=TileWork() if costliest is None else costliest.tile,
+            programs=programs,
+            seconds=seconds,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,35 +113,34 @@ def _work(launch: Launch, groups: Groups, sizes: Sizes) -> LaunchWork:
     rows, tiles = sizes.rows, groups.tiles
     entries: list[EntryWork] = []
     skipped = len(groups.raw_lists)
-    num = launch.end - launch.first
-    pieces = float(num)
     if launch.kernel == "lanes":
-        entries = [_lane(lane, sizes) for lane in groups.lanes[launch.first : launch.end]]
-        pieces = num * -(-rows // tiles.lane)
+        entries = [_lane(lane, sizes, -(-rows // tiles.lane)) for lane in groups.lanes[launch.first : launch.end]]
     elif launch.kernel == "values":
         stages = groups.stages[launch.first - skipped : launch.end - skipped]
-        entries = [_stage(stage, sizes, general=launch.general) for stage in stages]
-        pieces = sum(-(-entry.ops[":element"] // tiles.value) for entry in entries)
+        entries = [_stage(stage, sizes, tiles.value, general=launch.general) for stage in stages]
     elif launch.kernel == "compare":
-        entries = [_comparison(each, sizes) for each in groups.comparisons[launch.first : launch.end]]
-        pieces = num * -(-rows // tiles.compare[0])
+        compared = groups.comparisons[launch.first : launch.end]
+        entries = [_comparison(each, sizes, -(-rows // tiles.compare[0])) for each in compared]
     elif launch.kernel == "select":
         chosen = groups.selections[launch.first : launch.end]
-        entries = [_selection(each, launch.features[0], sizes) for each in chosen]
-        pieces = num * -(-rows // tiles.select[0])
+        pieces = -(-rows // tiles.select[0])
+        entries = [_selection(each, _nth(launch.features, n), sizes, pieces) for n, each in enumerate(chosen)]
     else:
-        name = launch.features[0] if launch.features else ""
-        entries = [_count(launch, name, sizes) for _ in range(num)]
+        entries = list(_counts(launch, sizes, tiles.scan))
     return LaunchWork(
         stage=launch.kernel,  # type: ignore[arg-type]  # the launches' kernels are the contract's stages
         wave=launch.wave,
         entries=tuple(entries),
-        num_tiles=float(pieces),
         functions=(*launch.step_names, *launch.structures, *(["general"] if launch.general else [])),
     )
 
 
-def _lane(lane: Lane, sizes: Sizes) -> EntryWork:
+def _nth(features: Sequence[str], number: int) -> str:
+    """A feature of a launch whose entries are shared: dealt in turn."""
+    return features[number % len(features)] if features else ""
+
+
+def _lane(lane: Lane, sizes: Sizes, tiles: int) -> EntryWork:
     rows = sizes.rows
     read = lane.dtype.num_bytes + sizes.flags(lane.slot) + (LENGTH_BYTES if lane.is_list else 0)
     written = ID_BYTES + FLAG_BYTES if lane.destination.kind == "ids" else NUMBER_BYTES
@@ -139,10 +149,10 @@ def _lane(lane: Lane, sizes: Sizes) -> EntryWork:
         ops[":first"] = rows
     for step in lane.steps:
         ops[step.name] += rows
-    return EntryWork(feature=lane.feature, num_bytes=rows * (read + written), ops=ops)
+    return EntryWork(feature=lane.feature, num_bytes=rows * (read + written), ops=ops, num_tiles=tiles)
 
 
-def _stage(stage: Stage, sizes: Sizes, *, general: bool) -> EntryWork:
+def _stage(stage: Stage, sizes: Sizes, tile: int, *, general: bool) -> EntryWork:
     rows, operand = sizes.rows, stage.operand
     kept = _kept(operand, sizes, stage.limit_before)
     made = min(_restructured(stage, kept, sizes), stage.limit_after)
@@ -159,7 +169,8 @@ def _stage(stage: Stage, sizes: Sizes, *, general: bool) -> EntryWork:
     for steps, count in ((stage.pre, kept), (stage.post, made)):
         for step in steps:
             ops[step.name] += int(rows * count)
-    return EntryWork(feature=stage.feature, num_bytes=rows * (num_bytes + 2 * LENGTH_BYTES), ops=ops)
+    tiles = max(1, -(-ops[":element"] // tile))
+    return EntryWork(feature=stage.feature, num_bytes=rows * (num_bytes + 2 * LENGTH_BYTES), ops=ops, num_tiles=tiles)
 
 
 def _kept(operand: Operand, sizes: Sizes, limit: int) -> float:
@@ -186,18 +197,21 @@ def _restructured(stage: Stage, kept: float, sizes: Sizes) -> float:
             return kept
 
 
-def _selection(selection: Selection, feature: str, sizes: Sizes) -> EntryWork:
+def _selection(selection: Selection, feature: str, sizes: Sizes, tiles: int) -> EntryWork:
     elements = sizes.rows * sizes.length(selection.slot)
     ops = Counter({":select": int(elements), ":row": sizes.rows})
     if selection.rate_word is not None:
         ops[":draw"] = int(sizes.rows * min(sizes.length(selection.slot), selection.limit))
     flags = FLAG_BYTES * (1 if selection.partner is None else 2)
     return EntryWork(
-        feature=feature, num_bytes=elements * (flags + FLAG_BYTES) + sizes.rows * LENGTH_BYTES * 3, ops=ops
+        feature=feature,
+        num_bytes=elements * (flags + FLAG_BYTES) + sizes.rows * LENGTH_BYTES * 3,
+        ops=ops,
+        num_tiles=tiles,
     )
 
 
-def _comparison(comparison: Comparison, sizes: Sizes) -> EntryWork:
+def _comparison(comparison: JointComparison, sizes: Sizes, tiles: int) -> EntryWork:
     first, second = _kept(comparison.first, sizes, NO_LIMIT), _kept(comparison.second, sizes, NO_LIMIT)
     rows = sizes.rows
     scores = sum(
@@ -205,14 +219,23 @@ def _comparison(comparison: Comparison, sizes: Sizes) -> EntryWork:
         for each in (comparison.first_scores, comparison.second_scores)
         if each is not None
     )
-    ops = Counter({":pair": int(rows * first * second), ":row": rows, comparison.stem: int(rows * first)})
+    ops = Counter({":pair": int(rows * first * second), ":row": rows})
+    ops.update({stem: int(rows * first) for stem, _ in comparison.slots})
     num_bytes = rows * ((first + second) * ID_BYTES + scores + 4 * LENGTH_BYTES + NUMBER_BYTES)
-    return EntryWork(feature=comparison.feature, num_bytes=num_bytes, ops=ops)
+    return EntryWork(feature=comparison.feature, num_bytes=num_bytes, ops=ops, num_tiles=tiles)
 
 
-def _count(launch: Launch, feature: str, sizes: Sizes) -> EntryWork:
-    if launch.kernel == "bases":
-        return EntryWork(feature=feature, num_bytes=4 * ID_BYTES, ops=Counter({":list": 1}))
-    return EntryWork(
-        feature=feature, num_bytes=3 * LENGTH_BYTES * sizes.rows, ops=Counter({":row": sizes.rows, ":list": 1})
-    )
+def _counts(launch: Launch, sizes: Sizes, chunk: int) -> Iterator[EntryWork]:
+    """A scan has a program for each list; bases are added up by one program, over a power of two of lists."""
+    num = launch.end - launch.first
+    if launch.kernel == "scan":
+        ops = Counter({":chunk": -(-sizes.rows // chunk)})
+        for number in range(num):
+            num_bytes = 3 * LENGTH_BYTES * sizes.rows
+            yield EntryWork(feature=_nth(launch.features, number), num_bytes=num_bytes, ops=ops, num_tiles=1.0)
+        return
+    together = 1 << max(num - 1, 0).bit_length()
+    for number in range(num):
+        ops = Counter({":list": together / num})
+        feature = _nth(launch.features, number)
+        yield EntryWork(feature=feature, num_bytes=4 * ID_BYTES, ops=ops, num_tiles=1 / num)

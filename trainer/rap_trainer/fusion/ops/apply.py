@@ -33,10 +33,13 @@ from rap_trainer.fusion.ops.codes import (
     LOG,
     LOG1P,
     LOGIT,
+    LOW_BITS,
     MAP_ID,
     ONEHOT,
     POSITIVE_MODULUS,
+    POSITIVE_MODULUS_WIDE,
     SIGRID_HASH,
+    SIGRID_HASH_WIDE,
     TO_FLOAT,
     holds,
 )
@@ -48,9 +51,10 @@ from rap_trainer.fusion.ops.log1p import log1p
 from rap_trainer.fusion.ops.logit import logit
 from rap_trainer.fusion.ops.map_id import map_id
 from rap_trainer.fusion.ops.onehot import onehot
-from rap_trainer.fusion.ops.sigrid_hash import sigrid_hash
+from rap_trainer.fusion.ops.positive_modulus import low_bits
+from rap_trainer.fusion.ops.sigrid_hash import sigrid_hash, sigrid_hash_wide
 from rap_trainer.fusion.ops.standardize import affine
-from rap_trainer.fusion.ops.step import floor_mod
+from rap_trainer.fusion.ops.step import floor_mod, wide_floor_mod
 
 
 @triton.jit
@@ -85,6 +89,15 @@ def apply_step(
     if holds(OPS, POSITIVE_MODULUS):
         if code == POSITIVE_MODULUS:
             i = floor_mod(i, step, 1)
+    if holds(OPS, SIGRID_HASH_WIDE):
+        if code == SIGRID_HASH_WIDE:
+            i = sigrid_hash_wide(i, step)
+    if holds(OPS, POSITIVE_MODULUS_WIDE):
+        if code == POSITIVE_MODULUS_WIDE:
+            i = wide_floor_mod(i, step, 1)
+    if holds(OPS, LOW_BITS):
+        if code == LOW_BITS:
+            i = low_bits(i, step)
     if holds(OPS, CLAMP_INT):
         if code == CLAMP_INT:
             i = clamp_int(i, step)

@@ -32,8 +32,11 @@ NAMES = (
     "to_float",
     "constant",
     "in_range",
+    "sigrid_hash_wide",
+    "positive_modulus_wide",
+    "low_bits",
 )
-"""Element functions by code. `to_float`, `constant` and `in_range` belong to no op: a cast, a known result, `out_of_range: zero`."""
+"""Element functions by code; `_wide` ones take any divisor, `low_bits` powers of two. `to_float`, `constant` and `in_range` belong to no op: a cast, a known result, `out_of_range: zero`."""
 CODES = {name: code for code, name in enumerate(NAMES)}
 
 FILL_INT = tl.constexpr(CODES["fill_int"])
@@ -58,6 +61,9 @@ AFFINE = tl.constexpr(CODES["affine"])
 TO_FLOAT = tl.constexpr(CODES["to_float"])
 CONSTANT = tl.constexpr(CODES["constant"])
 IN_RANGE = tl.constexpr(CODES["in_range"])
+SIGRID_HASH_WIDE = tl.constexpr(CODES["sigrid_hash_wide"])
+POSITIVE_MODULUS_WIDE = tl.constexpr(CODES["positive_modulus_wide"])
+LOW_BITS = tl.constexpr(CODES["low_bits"])
 
 
 def mask_of(names: Iterable[str]) -> int:

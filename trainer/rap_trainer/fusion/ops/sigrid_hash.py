@@ -8,7 +8,14 @@ import triton
 import triton.language as tl
 from rap_contract.ops.sigrid_hash import SigridHash
 
-from rap_trainer.fusion.ops.step import Step, divisor_words, floor_mod
+from rap_trainer.fusion.ops.step import (
+    MAX_FAST_DIVISOR,
+    Step,
+    divisor_words,
+    floor_mod,
+    wide_divisor_words,
+    wide_floor_mod,
+)
 
 HASH_MULTIPLIER = tl.constexpr(0x9DDFEA08EB382D69)  # of CityHash's hash_128_to_64
 
@@ -16,6 +23,8 @@ HASH_MULTIPLIER = tl.constexpr(0x9DDFEA08EB382D69)  # of CityHash's hash_128_to_
 def encode(op: SigridHash) -> Step:
     """The op as a step."""
     assert op.max_value is not None
+    if op.max_value > MAX_FAST_DIVISOR:
+        return Step(name="sigrid_hash_wide", parameters=(op.salt, *wide_divisor_words(op.max_value)))
     return Step(name="sigrid_hash", parameters=(op.salt, *divisor_words(op.max_value)))
 
 
@@ -44,7 +53,19 @@ def twang_mix64(x):
 
 
 @triton.jit
-def sigrid_hash(x, step):
-    """int64 x -> [0, max)."""
+def hashed(x, step):
+    """int64 x -> int64, with the salt of a step."""
     salt = tl.load(step + 1)
-    return floor_mod(hash_128_to_64(salt + tl.zeros_like(x), twang_mix64(x)), step, 2)
+    return hash_128_to_64(salt + tl.zeros_like(x), twang_mix64(x))
+
+
+@triton.jit
+def sigrid_hash(x, step):
+    """int64 x -> [0, max), max up to MAX_FAST_DIVISOR."""
+    return floor_mod(hashed(x, step), step, 2)
+
+
+@triton.jit
+def sigrid_hash_wide(x, step):
+    """int64 x -> [0, max)."""
+    return wide_floor_mod(hashed(x, step), step, 2)
