@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from torch import nn
 from torchrec.distributed.embeddingbag import ShardedEmbeddingBagCollection
 from torchrec.models.dlrm import DLRM
 
@@ -43,32 +44,28 @@ def captured_modules(model: ShardedModel, subject: Subject, world: World) -> Cal
     ids_FB.view(-1)[batch.sparse.lengths().bool()] = batch.sparse.values()
     ids_FB = ids_FB[list(blocks.order)]
     dlrm.inter_arch.triu_indices = dlrm.inter_arch.triu_indices.to(world.device)
-    parameters = [p for part in (dlrm.dense_arch, dlrm.over_arch) for p in part.parameters()]
-    optimizer = torch.optim.SGD(parameters, lr=0.1, foreach=True)
-    held = [torch.zeros_like(parameter) for parameter in parameters]
-    for parameter, gradient in zip(parameters, held, strict=True):
+    parameters = [p for part in (dlrm.dense_arch, dlrm.over_arch) for p in _own_parameters(part)]
+    gradients = [torch.zeros_like(parameter) for parameter in parameters]
+    for parameter, gradient in zip(parameters, gradients, strict=True):
         parameter.grad = gradient
+    optimizer = torch.optim.SGD(parameters, lr=0.1, foreach=True)
     context = sharded.create_context()
     sharded.input_dist(context, batch.sparse).wait().wait()  # what the output dist must know of the batch
 
     def step() -> None:
+        torch._foreach_zero_(gradients)
         exchange.send_ids(ids_FB, 0)
         pooled = sharded.compute_and_output_dist(context, inputs.features).wait().to_dict()
         looked_up = torch.cat([pooled[name] for name in names], 1)
-        leaf = looked_up.detach().requires_grad_()
-        sparse_BFD = leaf.view(B, len(names), -1)
+        sparse_BFD = looked_up.view(B, len(names), -1)
         logits_B = dlrm.over_arch(dlrm.inter_arch(dlrm.dense_arch(batch.dense_BD), sparse_BFD)).squeeze(1)
-        loss = F.binary_cross_entropy_with_logits(logits_B, batch.labels_B)
-        # Not loss.backward(): it adds to .grad on the stream the parameters' hooks were made on, which no capture knows.
-        *gradients, of_lookup = torch.autograd.grad(loss, [*parameters, leaf])
-        looked_up.backward(of_lookup)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        F.binary_cross_entropy_with_logits(logits_B, batch.labels_B).backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         if not alone:
             flat = torch.cat([gradient.view(-1) for gradient in gradients])
             dist.all_reduce(flat)
             flat /= world.size
             parts = flat.split([p.numel() for p in parameters])  # type: ignore[no-untyped-call]  # torch leaves it untyped
-            gradients = [part.view_as(p) for part, p in zip(parts, parameters, strict=True)]
-        torch._foreach_copy_(held, gradients)
+            torch._foreach_copy_(gradients, [x.view_as(p) for x, p in zip(parts, parameters, strict=True)])
         optimizer.step()
 
     stream = torch.cuda.Stream(world.device)  # type: ignore[no-untyped-call]  # torch leaves it untyped
@@ -81,3 +78,17 @@ def captured_modules(model: ShardedModel, subject: Subject, world: World) -> Cal
     with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
         step()
     return graph.replay
+
+
+def _own_parameters(part: nn.Module) -> list[nn.Parameter]:
+    """The parameters of a module as new ones over the same memory.
+
+    The old ones keep their gradients' nodes, which DDP's hooks made on the default stream: adding to a gradient there
+    would tie that stream to the capture, which CUDA refuses.
+    """
+    found: list[nn.Parameter] = []
+    for module in part.modules():
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            setattr(module, name, nn.Parameter(parameter.detach()))
+            found.append(getattr(module, name))
+    return found

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from rap_contract.graph import FeatureGraph
+from torch.func import functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
 from torchrec import KeyedJaggedTensor
 
@@ -58,7 +59,7 @@ class CompiledFeatures:
         tensors = _tensors(example)
         constants: Constants = {}
         self._function(constants, *tensors)  # constants of ops are made once, outside the traced graph
-        traced = make_fx(lambda *given: self._function(constants, *given))(*tensors)
+        traced = make_fx(functionalize(lambda *given: self._function(constants, *given)))(*tensors)
         self._compiled = torch.compile(traced, dynamic=False, options=OPTIONS if options is None else options)
 
     def run(self, raw: RawBatch) -> ModelBatch:

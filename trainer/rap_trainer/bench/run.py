@@ -85,7 +85,7 @@ def run_all(bench: RankBench, units: Sequence[Unit], lines: Lines, chosen: argpa
             lines.say(unit, ended=True, failed=True)
         except Exception as error:
             traceback.print_exc(limit=24)
-            text = f"{type(error).__name__}: {str(error)[:400]}"
+            text = _root(error)
             lines.say(unit, every_rank=True, case=unit.case, rank=bench.world.rank, error=text)
             lines.say(unit, every_rank=True, ended=True, failed=True)
             return 1
@@ -94,6 +94,13 @@ def run_all(bench: RankBench, units: Sequence[Unit], lines: Lines, chosen: argpa
         finally:
             faulthandler.cancel_dump_traceback_later()
     return 0
+
+
+def _root(error: BaseException) -> str:
+    """What went wrong first: a capture that is broken off raises again as it ends."""
+    while error.__context__ is not None:
+        error = error.__context__
+    return f"{type(error).__name__}: {str(error)[:400]}"
 
 
 def _described(measurement: Measurement) -> dict[str, Any]:

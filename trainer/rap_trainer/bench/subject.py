@@ -5,13 +5,14 @@ Tables keep the plan's rows up to a cap; they are filled on the device, not by t
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from fbgemm_gpu.split_table_batched_embeddings_ops_training import SplitTableBatchedEmbeddingBagsCodegen
 from rap_contract.graph import FeatureGraph, compile_features
 from rap_contract.job import RAPJob
+from torchrec.distributed.embeddingbag import ShardedEmbeddingBagCollection
 
 from rap_trainer.batch import ModelBatch, RawBatch
 from rap_trainer.model import shard
@@ -104,11 +105,9 @@ class HostedModel:
         with torch.no_grad():
             for tensor, first in self._dense:
                 tensor.copy_(first)
-            for module in self._model.module.modules():
-                if isinstance(module, SplitTableBatchedEmbeddingBagsCodegen):
-                    for states in module.split_optimizer_states():
-                        for state in states:
-                            state.zero_()
+            for states in _table_states(self._model.module):
+                for state in states:
+                    state.zero_()
         _fill_on_device(self._model.module, seed=self._seed)
         return self._model
 
@@ -120,3 +119,12 @@ def _fill_on_device(module: torch.nn.Module, *, seed: int) -> None:
             generator = torch.Generator(tensor.device).manual_seed(seed + sum(name.encode()))
             with torch.no_grad():
                 tensor.uniform_(-0.01, 0.01, generator=generator)
+
+
+def _table_states(module: torch.nn.Module) -> Iterator[Sequence[torch.Tensor]]:
+    """What FBGEMM's fused optimizers keep, table by table; lookups are no submodules of what holds them."""
+    for sharded in module.modules():
+        if isinstance(sharded, ShardedEmbeddingBagCollection):
+            for lookup in sharded._lookups:
+                for each in lookup._emb_modules:
+                    yield from each.emb_module.split_optimizer_states()
