@@ -42,6 +42,8 @@ class Replanning(Model):
     """Length of a full window of measurements; no decision on less."""
     stabilization_seconds: Seconds = 300
     """Measurements of so long after a start or a switch are not used."""
+    hold_seconds: Seconds = 300
+    """A trigger counts once it has been over its bound for so long: bursts pass by themselves."""
     min_interval_seconds: Seconds = 600
     """Shortest time between two switches, and between two searches that found nothing better."""
     max_per_day: int = Field(default=12, ge=1, le=1000)

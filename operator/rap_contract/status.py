@@ -261,6 +261,8 @@ class Replans(StatusModel):
     """Ranks the plan in force is for."""
     fired: Annotated[list[str], Field(max_length=16)] = []
     """Triggers that have led to a search and have not calmed down since."""
+    over_since: Time | None = None
+    """Since when a trigger has been over its bound."""
     catching_up: bool = False
     """The stream has been further behind than `maxLagSeconds`, and is not yet back within a tenth of it."""
     searched_at: Time | None = None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from rap_contract.operations import Replanning
 from rap_contract.status import Replans, time_s
 
-from rap_operator.replanning import blackout
+from rap_operator.replanning import blackout, triggers
 from rap_operator.replanning.triggers import MANDATORY, Trigger
 from rap_operator.replanning.values import Proposal, Window
 
@@ -24,9 +24,12 @@ class Held:
     wait_s: float | None = None
 
 
-def before_search(policy: Replanning, state: Replans, trigger: Trigger, now_s: float) -> Held | None:
+def before_search(policy: Replanning, state: Replans, window: Window, trigger: Trigger, now_s: float) -> Held | None:
     """What makes a search pointless now."""
-    held = _window_of_time(policy, now_s)
+    still = triggers.unsteady(policy, window)
+    if still:
+        return Held(reason="Unsteady", message=still)
+    held = _window_of_time(policy, now_s) or _holding(policy, state, trigger, now_s)
     if held is not None:
         return held
     for name, moment in (("switch", _last(state.switches)), ("search", state.searched_at)):
@@ -100,6 +103,15 @@ def _window_of_time(policy: Replanning, now_s: float) -> Held | None:
     if window is not None:
         return Held(reason="Blackout", message=f"inside the window {window}", wait_s=60.0)
     return None
+
+
+def _holding(policy: Replanning, state: Replans, trigger: Trigger, now_s: float) -> Held | None:
+    if trigger.is_asked_for or state.over_since is None:
+        return None
+    left_s = time_s(state.over_since) + policy.hold_seconds - now_s
+    if left_s <= 0:
+        return None
+    return Held(reason="Holding", message=f"it may pass by itself within {policy.hold_seconds} s", wait_s=left_s)
 
 
 def catching_up(policy: Replanning, state: Replans, window: Window) -> bool:

@@ -12,8 +12,6 @@ from rap_operator.replanning.triggers import Trigger
 from rap_operator.replanning.values import Ask, Forget, Proposal, Store, Take, Unusable, Verdict, Window
 from rap_operator.replanning.window import reduced
 
-FIRST = "FirstWindow"
-"""The plan was made before anything of the data was known."""
 MAX_REFUSED = 32
 MAX_KEPT = 12  # plans in the ConfigMap at most, for a return and for `rap plan --diff`
 
@@ -32,9 +30,11 @@ def advance(case: Case) -> Verdict:
     case = case.with_state(catching_up=gates.catching_up(case.policy, case.state, window))
     case, trigger, numbers = _trigger(case, window)
     if trigger is None:
-        case = case.with_state(stable=case.state.stable or reported)
+        case = case.with_state(stable=case.state.stable or reported, over_since=None)
         return case.decided("None", "Steady", "no trigger is over its bound", plans=(reported, ""), numbers=numbers)
-    held = gates.before_search(case.policy, case.state, trigger, case.now_s)
+    if case.state.over_since is None:
+        case = case.with_state(over_since=time_text(case.now_s))
+    held = gates.before_search(case.policy, case.state, window, trigger, case.now_s)
     if held is not None:
         message = f"{trigger.text}, but {held.message}"
         return case.decided("None", held.reason, message, plans=(reported, ""), numbers=numbers, wake_s=held.wait_s)
@@ -64,7 +64,8 @@ def _trigger(case: Case, window: Window) -> tuple[Case, Trigger | None, dict[str
     if case.command == "refresh":
         return case, Trigger(name=triggers.REQUEST, value=1.0, bound=0.5), numbers
     if case.state.baseline is None:
-        name = triggers.SIZE if triggers.SIZE in case.state.fired else FIRST
+        # The plan was made before anything of the data was known.
+        name = triggers.SIZE if triggers.SIZE in case.state.fired else triggers.FIRST
         return case, Trigger(name=name, value=1.0, bound=0.5), numbers
     found = triggers.measured(case.policy, window, case.state.baseline)
     numbers |= {f"{each.name[0].lower()}{each.name[1:]}": each.value for each in found if each.bound > 0}

@@ -15,7 +15,7 @@ from rap_contract.status import Baseline, Load
 from rap_operator.replanning.values import Window
 
 EXPOSED, PREDICTION, WORKLOAD, CAPACITY = "ExposedPreprocessing", "PredictionError", "WorkloadDrift", "CapacityDrift"
-FRESHNESS, SIZE, REQUEST = "Freshness", "SizeChanged", "Requested"
+FRESHNESS, SIZE, REQUEST, FIRST = "Freshness", "SizeChanged", "Requested", "FirstWindow"
 MANDATORY = frozenset({FRESHNESS, SIZE, REQUEST})
 """Not optional: no backlog holds them up."""
 ONE_ELEMENT = 1.0  # a list shorter than this is compared with it: from 0.1 to 0.2 elements changes no work
@@ -35,6 +35,11 @@ class Trigger:
         return self.bound > 0 and self.value > self.bound
 
     @property
+    def is_asked_for(self) -> bool:
+        """Not a measurement: nothing is gained by watching it for a while."""
+        return self.name in (FIRST, SIZE, REQUEST)
+
+    @property
     def text(self) -> str:
         return f"{self.name} {self.value:.3g} (bound {self.bound:.3g}{', ' + self.detail if self.detail else ''})"
 
@@ -43,7 +48,7 @@ def measured(policy: Replanning, window: Window, baseline: Baseline) -> tuple[Tr
     """All triggers' numbers, the strongest reason first."""
     bounds = policy.triggers
     group, drift = workload_drift(baseline.workload, window.measured.workload)
-    place, capacity = _capacity_drift(baseline.capacity, window.measured.capacity)
+    place, capacity = capacity_drift(baseline.capacity, window.measured.capacity)
     found = [
         Trigger(name=WORKLOAD, value=drift, bound=bounds.workload_ratio, detail=group),
         Trigger(name=CAPACITY, value=capacity, bound=bounds.capacity_ratio, detail=place),
@@ -56,6 +61,20 @@ def measured(policy: Replanning, window: Window, baseline: Baseline) -> tuple[Tr
         Trigger(name=FRESHNESS, value=_freshness(policy, window), bound=float(bounds.freshness_seconds)),
     ]
     return tuple(found)
+
+
+def unsteady(policy: Replanning, window: Window) -> str:
+    """What still changes inside the window: half of a bound from its first to its second half. Empty: nothing.
+
+    A plan for the mean of before and after would suit neither.
+    """
+    group, drift = workload_drift(window.early.workload, window.late.workload)
+    if 0 < policy.triggers.workload_ratio / 2 < drift:
+        return f"the data of {group} still changes ({100 * drift:.0f} % in half a window)"
+    place, drift = capacity_drift(window.early.capacity, window.late.capacity)
+    if 0 < policy.triggers.capacity_ratio / 2 < drift:
+        return f"the capacity of {place} still changes"
+    return ""
 
 
 def calmed(fired: list[str], triggers: tuple[Trigger, ...], hysteresis: float) -> list[str]:
@@ -86,7 +105,7 @@ def workload_drift(before: Mapping[str, Load], after: Mapping[str, Load]) -> tup
     return worst, most
 
 
-def _capacity_drift(before: Mapping[str, float], after: Mapping[str, float]) -> tuple[str, float]:
+def capacity_drift(before: Mapping[str, float], after: Mapping[str, float]) -> tuple[str, float]:
     """Against all capacity together: a window that had next to nothing may double without a consequence."""
     total = sum(before.values())
     if total <= 0:

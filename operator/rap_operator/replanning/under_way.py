@@ -115,7 +115,9 @@ def _judged(case: Case, change: Change, window: Window) -> Verdict:
     price = gates.price_after(case.state, window.stall_seconds)
     # Drift counts from the data the plan was made for, not from that of its proof.
     baseline = change.baseline.model_copy(update={"prediction_ratio": window.prediction_ratio})
-    proven = case.with_state(change=None, stable=change.plan, baseline=baseline, fired=[], price_seconds=price)
+    proven = case.with_state(
+        change=None, stable=change.plan, baseline=baseline, fired=[], over_since=None, price_seconds=price
+    )
     if is_comparable:
         reason, message = "Effective", f"{100 * gained:.1f} % gained, {100 * promised:.1f} % promised"
     else:

@@ -136,10 +136,15 @@ def _reduce(inside: Sequence[Reading], *, stall_from: Reading) -> Window | Unusa
         lag_s=max((page.lag_s for reading in inside for page in reading.pages if page.lag_s is not None), default=None),
         freshness_s=_mean([page.freshness_s for reading in inside for page in reading.pages]),
         busy_ratio=_mean([page.busy_ratio for reading in inside for page in reading.pages]),
-        measured=Baseline(
-            workload=_workload(inside), capacity=_means(inside, lambda page: page.capacity), prediction_ratio=ratio
-        ),
+        measured=_measured(inside, ratio),
+        early=_measured(inside[: len(inside) // 2]),
+        late=_measured(inside[-(len(inside) // 2) :]),
     )
+
+
+def _measured(readings: Sequence[Reading], ratio: float | None = None) -> Baseline:
+    capacity = {name: _short(value) or 0.0 for name, value in _means(readings, lambda page: page.capacity).items()}
+    return Baseline(workload=_workload(readings), capacity=capacity, prediction_ratio=_short(ratio))
 
 
 def _rise(early: float | None, late: float | None) -> float | None:
