@@ -15,7 +15,7 @@ from rap_trainer.model.shard import ShardedModel
 from rap_trainer.plan.fits import PlanRefused, refusal
 from rap_trainer.program import Program
 from rap_trainer.step.runtime import EagerRuntime, Runtime
-from rap_trainer.step.stages import training_stages
+from rap_trainer.step.stages import Preprocess, training_stages
 from rap_trainer.step.windows import StepWindows
 from rap_trainer.world import World
 
@@ -65,7 +65,7 @@ def choose_runtime(
             return _under(plan, captured, world), "captured"
     stages = training_stages(
         model,
-        Program(graph).run,
+        _preprocess(spec, graph, world),
         evaluator,
         world_size=world.size,
         device=world.device,
@@ -91,3 +91,18 @@ def _under(plan: Plan | None, runtime: Runtime, world: World) -> Runtime:
         else:
             runtime.switch_plan()
     return runtime
+
+
+def _preprocess(spec: RAPJobSpec, graph: FeatureGraph, world: World) -> Preprocess:
+    """The fused kernels on a GPU, the ops of PyTorch on a CPU and for what the kernels have no form of."""
+    if world.device.type != "cuda":
+        return Program(graph).run
+    from rap_trainer.fusion import FusedProgram, Limits  # Triton, and only for GPUs
+
+    try:
+        fused = FusedProgram(graph, world.device, limits=Limits(batch_size=spec.trainer.batch_size_per_gpu))
+    except ValueError as reason:
+        log.info("preprocessing op by op: %s", reason)
+        return Program(graph).run
+    torch.cuda.synchronize(world.device)  # tables and scratch are filled on this stream, the kernels run on another
+    return fused.run
