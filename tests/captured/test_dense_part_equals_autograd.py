@@ -88,7 +88,10 @@ def test_gradients_and_loss_equal_autograds(
         labels_B=labels, scale=torch.tensor([0.01], dtype=dtype), num_rows=torch.tensor([rows], dtype=torch.int32)
     )
     outcome = Outcome(
-        logits_B=torch.zeros(B, dtype=dtype), losses_P=torch.zeros(num_blocks(B), dtype=dtype), loss_sum=torch.zeros(1)
+        logits_B=torch.zeros(B, dtype=dtype),
+        losses_P=torch.zeros(num_blocks(B), dtype=dtype),
+        loss_share=torch.zeros(1),
+        loss_sum=torch.zeros(1),
     )
     padded = torch.zeros(B, part.dense_width, dtype=dtype)
     padded[:, :num_dense] = dense

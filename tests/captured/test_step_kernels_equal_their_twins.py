@@ -82,7 +82,7 @@ def test_loss_kernel(rows: int) -> None:
 
     def fresh() -> tuple[pointwise.Outcome, pointwise.LossGradients]:
         return pointwise.Outcome(
-            logits_B=torch.zeros(B), losses_P=torch.zeros(P), loss_sum=torch.zeros(1)
+            logits_B=torch.zeros(B), losses_P=torch.zeros(P), loss_share=torch.zeros(1), loss_sum=torch.zeros(1)
         ), pointwise.LossGradients(
             grad_BN=torch.zeros(B, N), sums_PS=torch.zeros(P, S), hidden_at=0, weight_at=24, bias_at=48
         )

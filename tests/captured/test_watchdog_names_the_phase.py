@@ -19,6 +19,15 @@ class Silent(Progress):
         return None
 
 
+class Stream:
+    idle = False
+
+
+@pytest.fixture
+def stream() -> Stream:
+    return Stream()
+
+
 @pytest.fixture
 def reports() -> list[str]:
     return []
@@ -30,20 +39,23 @@ def progress() -> Progress:
 
 
 @pytest.fixture
-def dog(progress: Progress, reports: list[str]) -> Iterator[Watchdog]:
-    watchdog = Watchdog(3, progress, limit_s=600, report=reports.append)
+def dog(progress: Progress, reports: list[str], stream: Stream) -> Iterator[Watchdog]:
+    watchdog = Watchdog(3, progress, limit_s=600, idle=lambda: stream.idle, report=reports.append)
     yield watchdog
     watchdog.close()
+
+
+def enter(progress: Progress, phases: int) -> None:
+    for _ in range(phases):
+        progress.enter()
 
 
 def test_a_step_that_does_not_end_is_reported_once_with_rank_step_and_phase(
     dog: Watchdog, progress: Progress, reports: list[str]
 ) -> None:
-    dog.launched()
-    dog.launched()
+    enter(progress, 2)
     dog.check(0.0)
-    progress.finish()
-    progress.enter("gradient exchange")
+    enter(progress, len(PHASES) + 1)
     dog.check(590.0)
     dog.check(1180.0)
     assert reports == []
@@ -52,27 +64,28 @@ def test_a_step_that_does_not_end_is_reported_once_with_rank_step_and_phase(
     assert len(reports) == 1
     assert "rank 3: step 2 since the capture has not finished for 601 s" in reports[0]
     assert "'gradient exchange'" in reports[0]
-    progress.finish()
-    dog.check(3000.0)
-    dog.check(9000.0)
-    assert len(reports) == 1
+    enter(progress, 2)
+    dog.check(1801.0)
+    dog.check(2402.0)
+    assert "step 3 since the capture has not finished for 601 s; it is in 'lookup and output exchange'" in reports[1]
 
 
-def test_a_rank_without_work_hangs_nowhere(dog: Watchdog, progress: Progress, reports: list[str]) -> None:
+def test_a_rank_without_work_hangs_nowhere(
+    dog: Watchdog, progress: Progress, reports: list[str], stream: Stream
+) -> None:
+    enter(progress, len(PHASES))
     dog.check(0.0)
-    dog.launched()
-    progress.finish()
-    dog.check(1.0)
-    dog.check(1e6)
-    progress.restart()
-    dog.restart()
-    dog.check(2e6)
+    stream.idle = True
+    for now_s in (599.0, 1e6):
+        dog.check(now_s)
+    stream.idle = False
+    dog.check(1e6 + 1)
+    dog.check(1e6 + 600)
     assert reports == []
 
 
-def test_a_gpu_that_answers_nothing_is_reported_too(reports: list[str]) -> None:
-    dog = Watchdog(1, Silent(CPU, Lane(CPU)), limit_s=600, report=reports.append)
-    dog.launched()
+def test_a_gpu_that_answers_nothing_is_reported_too(reports: list[str], stream: Stream) -> None:
+    dog = Watchdog(1, Silent(CPU, Lane(CPU)), limit_s=600, idle=lambda: stream.idle, report=reports.append)
     dog.check(0.0)
     dog.check(601.0)
     dog.close()
@@ -80,9 +93,11 @@ def test_a_gpu_that_answers_nothing_is_reported_too(reports: list[str]) -> None:
     assert "answers no copies" in reports[0]
 
 
-def test_the_phase_after_a_step_is_the_next_steps_first(progress: Progress) -> None:
-    for phase in PHASES[1:]:
-        progress.enter(phase)
-        assert progress.read() == (0, phase)
-    progress.finish()
+def test_phases_follow_each_other_and_count_steps(progress: Progress) -> None:
+    for step in (1, 2):
+        for phase in PHASES:
+            progress.enter()
+            assert progress.read() == (step, phase)
+    progress.restart()
+    progress.enter()
     assert progress.read() == (1, PHASES[0])

@@ -13,6 +13,9 @@ from rap_trainer.bench.blocks import with_blocks
 from rap_trainer.bench.subject import Subject
 from rap_trainer.captured.assemble import Assembly, assemble
 from rap_trainer.captured.capture import CapturedSteps
+from rap_trainer.captured.jagged_inputs import JaggedInputs
+from rap_trainer.captured.list_exchange import make_lists
+from rap_trainer.captured.lists import PLACE_IDS, ListLayout, several_ids
 from rap_trainer.captured.runtime import CapturedRuntime, CapturedState, Tuning
 from rap_trainer.captured.schedule import Schedule, Window
 from rap_trainer.captured.slots import Slot
@@ -21,10 +24,18 @@ from rap_trainer.model.shard import ShardedModel
 from rap_trainer.world import World
 
 
-def fill_slot(assembly: Assembly, slot: Slot, batch: ModelBatch, sparse_names: list[str]) -> None:
-    """A preprocessed batch of at most one id a row and feature into a slot, outside any graph."""
+def fill_rest(slot: Slot, batch: ModelBatch) -> None:
+    """What of a preprocessed batch is not sparse into a slot."""
     rows = batch.dense_BD.shape[0]
     slot.dense[:rows, : batch.dense_BD.shape[1]].copy_(batch.dense_BD)
+    slot.targets.labels_B[:rows].copy_(batch.labels_B)
+    slot.targets.num_rows.fill_(rows)
+    slot.targets.scale.fill_(1 / batch.global_rows)
+
+
+def fill_ids(assembly: Assembly, slot: Slot, batch: ModelBatch, sparse_names: list[str]) -> None:
+    """At most one id a row and feature into a slot, and to the owners, outside any graph."""
+    rows = batch.dense_BD.shape[0]
     present = batch.sparse.lengths().bool()
     spread = torch.zeros(present.numel(), dtype=torch.int64, device=present.device)
     spread[present] = batch.sparse.values()
@@ -32,11 +43,32 @@ def fill_slot(assembly: Assembly, slot: Slot, batch: ModelBatch, sparse_names: l
     slot.ids_FB[:, :rows].copy_(spread.view(-1, rows)[index])
     if slot.present_BS is not None:
         slot.present_BS[:rows].copy_(present.view(-1, rows)[index].t())
-    slot.targets.labels_B[:rows].copy_(batch.labels_B)
-    slot.targets.num_rows.fill_(rows)
-    slot.targets.scale.fill_(1 / batch.global_rows)
     assembly.exchange.send_ids(slot.ids_FB, slot.index)
-    assembly.exchange.barrier()
+
+
+def lists_of_batches(assembly: Assembly, subject: Subject, world: World) -> ListLayout:
+    """Blocks that the subject's batches just fit into, on every rank. Collective."""
+    owned = assembly.ownership.owned
+    sizes = [[sum(batch.sparse[n].values().numel() for n in names) for names in owned] for batch in subject.ready]
+    room = torch.tensor(sizes, device=world.device).amax(0)
+    dist.all_reduce(room, dist.ReduceOp.MAX)
+    whole = tuple(max(PLACE_IDS, -(-size // PLACE_IDS) * PLACE_IDS) for size in room.tolist())
+    return ListLayout(owned=owned, room=whole, batch_size=subject.batch_size, weighted=subject.graph.weighted)
+
+
+def fill_lists(slot: Slot, batch: ModelBatch, layout: ListLayout) -> None:
+    """Lists of ids into a slot."""
+    assert slot.lists is not None
+    row, B = 0, layout.batch_size
+    for start, names in zip(layout.starts, layout.owned, strict=True):
+        for name in names:
+            feature = batch.sparse[name]
+            end = start + feature.values().numel()
+            slot.lists.ids_N[start:end] = feature.values()
+            if slot.lists.weights_N is not None:
+                slot.lists.weights_N[start:end] = feature.weights()
+            slot.lists.lengths[row * B : (row + 1) * B] = feature.lengths()
+            start, row = end, row + 1
 
 
 class CapturedIdeal:
@@ -51,11 +83,26 @@ class CapturedIdeal:
         exchange: str = "auto",
         precision: str = "tf32",
         sort_early: bool = True,
+        subject: Subject | None = None,
     ) -> None:
+        """`subject`: needed where rows hold several ids, for how many its batches have."""
+        several = subject is not None and several_ids(subject.graph)
         self.assembly = assemble(
-            model, world, batch_size=batch_size, exchange=exchange, precision=precision, ids_proven=True
+            model,
+            world,
+            batch_size=batch_size,
+            exchange=exchange,
+            precision=precision,
+            ids_proven=True,
+            lists=several,
         )
         parts = self.assembly
+        self.slots, self._lists = parts.slots, None
+        if several:
+            assert subject is not None
+            self._layout = lists_of_batches(parts, subject, world)
+            self._lists = make_lists(self._layout, parts.exchange, world)
+            self.slots = parts.slots_with(self._lists)
         self.step = TrainStep(
             parts.lookup,
             parts.dense,
@@ -64,16 +111,25 @@ class CapturedIdeal:
             lanes=parts.lanes,
             preprocessor=NoPreprocessing(),
             schedule=Schedule(),
+            lists=self._lists,
         )
-        self.graphs = CapturedSteps(self.step, parts.slots, sort_early=sort_early)
+        self.graphs = CapturedSteps(self.step, self.slots, sort_early=sort_early)
         self._next = 0
 
     def train(self, batch: ModelBatch, names: list[str]) -> float:
         """Trains on one batch and gives the global loss; for equality, not for timing."""
-        slot = self.assembly.slots[self._next]
+        slot = self.slots[self._next]
         torch.cuda.synchronize()
         dist.barrier()
-        fill_slot(self.assembly, slot, batch, names)
+        if self._lists is None:
+            fill_ids(self.assembly, slot, batch, names)
+        else:
+            fill_lists(slot, batch, self._layout)
+            self._lists.send(slot.index)
+        fill_rest(slot, batch)
+        self.assembly.exchange.barrier()
+        if isinstance(slot.inputs, JaggedInputs):
+            slot.inputs.fill()
         self.graphs.replay(self._next)
         self._next = 1 - self._next
         loss = slot.outcome.losses_P.sum()
@@ -115,7 +171,7 @@ class Rap:
         return self.runtime.prepare(self._host[(self._taken - 1) % len(self._host)])
 
     def step(self) -> torch.Tensor:
-        """Prepares the next batch and trains the one before; gives this rank's share of its loss."""
+        """Prepares the next batch and trains the one before; gives this rank's share of its loss, until the step after next."""
         began, waited_s = time.perf_counter(), self.runtime.waited_s
         upcoming = self._take()
         packed = time.perf_counter()
@@ -123,8 +179,8 @@ class Rap:
         state = self.runtime.train(self._pending)
         self.host_s.append((packed - began, time.perf_counter() - packed))
         self._pending = upcoming
-        assert state.loss_sum is not None
-        return state.loss_sum / state.raw.global_rows
+        assert state.loss is not None
+        return state.loss
 
     def switch(self, window: Window, programs: int | None) -> None:
         """All kernels in one window, each with at most so many programs."""

@@ -129,6 +129,7 @@ class RankBench:
             exchange=exchange or "auto",
             precision=self._precision,
             sort_early=late != "late",
+            subject=subject,
         )
         names = [feature.name for feature in subject.graph.sparse]
         turn = 0

@@ -6,7 +6,7 @@ the model's own optimizer shares, so that a checkpoint is the same whichever run
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -20,8 +20,10 @@ from rap_trainer.captured.choose_exchange import make_exchange
 from rap_trainer.captured.dense_optimizer import FlatOptimizer, rule_of
 from rap_trainer.captured.dense_part import DensePart, Mlps
 from rap_trainer.captured.exchange import Exchange
-from rap_trainer.captured.input_dist import ownership_of
+from rap_trainer.captured.input_dist import Ownership, ownership_of
+from rap_trainer.captured.jagged_inputs import JaggedInputs
 from rap_trainer.captured.lanes import Lanes
+from rap_trainer.captured.list_exchange import ListExchange
 from rap_trainer.captured.slots import Slot, make_slots
 from rap_trainer.model.shard import ShardedModel
 from rap_trainer.world import World
@@ -55,8 +57,30 @@ class Assembly:
     """Sparse features in rank-major order: the rows of a slot's ids."""
     slots: tuple[Slot, Slot]
     lanes: Lanes
+    ownership: Ownership
+    tail_rows: int
+    """Of the table of this rank's last feature."""
     torch_optimizer: torch.optim.Optimizer
     """The model's own dense optimizer, whose state lies in the flat buffers."""
+
+    def slots_with(self, lists: ListExchange) -> tuple[Slot, Slot]:
+        """The slots with lists of ids in place of single ones."""
+        blocks = self.blocks
+        first, second = (
+            replace(
+                slot,
+                inputs=JaggedInputs(
+                    self.ownership.owned[blocks.rank],
+                    lists.incoming(slot.index),
+                    world_size=blocks.world_size,
+                    batch_size=blocks.batch_size,
+                    tail_rows=self.tail_rows,
+                ),
+                lists=lists.outgoing(slot.index),
+            )
+            for slot in self.slots
+        )
+        return first, second
 
 
 def refusals(model: ShardedModel) -> tuple[str, ...]:
@@ -77,8 +101,6 @@ def refusals(model: ShardedModel) -> tuple[str, ...]:
             found.append(f"table optimizer {name} takes its step count from the host, which a graph would bake")
         elif getattr(table.optimizer_args, "weight_decay", 0.0):
             found.append("weight decay of tables changes rows of padding")
-    if sharded[0]._is_weighted:
-        found.append("weighted features")
     try:
         if model.dense is None:
             found.append("the model has no dense parameters")
@@ -101,13 +123,16 @@ def assemble(
     exchange: str = "auto",
     precision: str = "tf32",
     ids_proven: bool = False,
+    lists: bool = False,
 ) -> Assembly:
     """The parts for one batch size. Collective. Raises CannotCapture.
 
     `exchange`: auto (the faster one here), copy-engine, nccl. `ids_proven`: preprocessing guarantees
-    that every id is a row of its table, so the tables need not check again.
+    that every id is a row of its table, so the tables need not check again. `lists`: rows hold several ids.
     """
     reasons = refusals(model)
+    if lists and not reasons:
+        reasons = _refusals_of_lists(_all(model.module, ShardedEmbeddingBagCollection)[0])
     if precision not in PRECISIONS:
         reasons = (*reasons, f"precision {precision}: only {' and '.join(PRECISIONS)} are captured")
     if reasons:
@@ -123,6 +148,7 @@ def assemble(
         rank=world.rank,
         batch_size=batch_size,
         dim=dlrm.sparse_arch.D,
+        spare_rows=int(lists),
     )
     chosen = make_exchange(exchange, blocks, world)
     dense = DensePart(_mlps(dlrm), blocks, allocate=chosen.allocate_grads, precision=precision)
@@ -135,8 +161,12 @@ def assemble(
         exchange=chosen,
         blocks=blocks,
         order=tuple(name for owned in ownership.owned for name in owned),
-        slots=make_slots(blocks, ownership.owned[world.rank], chosen, dense_width=dense.dense_width),
+        slots=make_slots(
+            blocks, ownership.owned[world.rank], chosen, dense_width=dense.dense_width, optional=not lists
+        ),
         lanes=Lanes(world.device),
+        ownership=ownership,
+        tail_rows=_rows_of_last(sharded),
         torch_optimizer=torch_optimizer(model),
     )
 
@@ -151,6 +181,21 @@ def torch_optimizer(model: ShardedModel) -> torch.optim.Optimizer:
 def table_modules(sharded: Any) -> list[Any]:
     """FBGEMM's modules of this rank's tables."""
     return [module.emb_module for lookup in sharded._lookups for module in lookup._emb_modules]
+
+
+def _refusals_of_lists(sharded: Any) -> tuple[str, ...]:
+    found = []
+    if len(table_modules(sharded)) > 1:
+        found.append("lists of ids in tables of several kinds (dim, type or pooling): each kind has sizes of its own")
+    if any(not features for features in ownership_of(sharded).owned):
+        found.append("lists of ids and a rank without tables")
+    return tuple(found)
+
+
+def _rows_of_last(sharded: Any) -> int:
+    """Rows of the table that the last feature of this rank looks up."""
+    modules = table_modules(sharded)
+    return int(modules[-1].embedding_specs[modules[-1].feature_table_map[-1]][0]) if modules else 0
 
 
 def _skip_bounds_check(sharded: Any) -> None:

@@ -48,6 +48,8 @@ class Blocks:
     rank: int
     batch_size: int
     dim: int
+    spare_rows: int = 0
+    """Rows of a lookup's output behind all ranks' rows; nobody is sent them, and their gradient is zero."""
 
     def __post_init__(self) -> None:
         if sorted(self.order) != list(range(len(self.order))):
@@ -80,6 +82,11 @@ class Blocks:
     def own_width(self) -> int:
         """T * D: width of this rank's lookup output."""
         return self.counts[self.rank] * self.dim
+
+    @property
+    def pooled_elements(self) -> int:
+        """(W * B + spare rows) * T * D: this rank's lookup output."""
+        return (self.world_size * self.batch_size + self.spare_rows) * self.own_width
 
     def tile(self) -> tuple[TileRow, ...]:
         """The tile's rows: the bottom MLP's output, then the embeddings in rank-major order."""

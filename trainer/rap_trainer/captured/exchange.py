@@ -38,7 +38,7 @@ class Exchange(Protocol):
 
     @property
     def pooled_grads(self) -> torch.Tensor:
-        """[W * B * T * D]: gradients of this rank's lookup output; peers' rows are received."""
+        """[(W * B + spare) * T * D]: gradients of this rank's lookup output; peers' rows are received."""
 
     def send_pooled(self, pooled_N: torch.Tensor) -> None:
         """Lookup output [W * B, T * D] to the ranks whose rows it belongs to."""
@@ -68,7 +68,7 @@ class LocalExchange:
 
     def __init__(self, blocks: Blocks, device: torch.device, *, slots: int = 2) -> None:
         self._peer = torch.zeros(4, device=device)
-        self._pooled_grads = torch.zeros(blocks.batch_size * blocks.own_width, device=device)
+        self._pooled_grads = torch.zeros(blocks.pooled_elements, device=device)
         self._ids = [
             torch.zeros(len(blocks.order) * blocks.batch_size, dtype=torch.int64, device=device) for _ in range(slots)
         ]

@@ -25,7 +25,7 @@ class NcclExchange:
         G, W, B = blocks.block_elements, blocks.world_size, blocks.batch_size
         self._peer = torch.zeros(W * G, device=device)
         self._peer_grads = torch.zeros(W * G, device=device)
-        self._pooled_grads = torch.zeros(W * B * blocks.own_width, device=device)
+        self._pooled_grads = torch.zeros(blocks.pooled_elements, device=device)
         own = blocks.counts[blocks.rank]
         self._received = torch.zeros(W * own * B, dtype=torch.int64, device=device)
         self._ids = [torch.zeros(own * W * B, dtype=torch.int64, device=device) for _ in range(slots)]

@@ -125,6 +125,8 @@ class Outcome:
     logits_B: torch.Tensor
     losses_P: torch.Tensor
     """By block of rows: their sum is this rank's share of the loss."""
+    loss_share: torch.Tensor
+    """[1]: that sum."""
     loss_sum: torch.Tensor
     """[1]: sum of the losses of this rank's rows."""
 
@@ -208,9 +210,9 @@ def bottom_gradient(
 
 
 def sum_losses(outcome: Outcome, targets: Targets) -> None:
-    """Fills `outcome.loss_sum`; off the critical path."""
-    torch.sum(outcome.losses_P, 0, keepdim=True, out=outcome.loss_sum)
-    outcome.loss_sum.div_(targets.scale)
+    """Fills `outcome.loss_share` and `outcome.loss_sum`; off the critical path."""
+    torch.sum(outcome.losses_P, 0, keepdim=True, out=outcome.loss_share)
+    torch.div(outcome.loss_share, targets.scale, out=outcome.loss_sum)
 
 
 def loss_twin(

@@ -7,15 +7,17 @@ from collections.abc import Sequence
 import torch
 from rap_contract.graph import FeatureGraph
 
+from rap_trainer.captured.lists import ListLayout, list_limits
 from rap_trainer.captured.raw import RawBuffer
 from rap_trainer.captured.raw_layout import RawLayout
 from rap_trainer.captured.slots import Slot
+from rap_trainer.fusion.buffers import Outputs
 from rap_trainer.fusion.layout import OutputLayout
-from rap_trainer.fusion.program import FusedProgram, Limits
+from rap_trainer.fusion.program import FusedProgram
 
 
 class FusedPreprocessor:
-    """Raw buffer k fills slot k. Raises ValueError for a graph without a padded layout (several ids a row)."""
+    """Raw buffer k fills slot k. Without `lists`, raises ValueError for a graph whose rows may hold several ids."""
 
     def __init__(
         self,
@@ -24,26 +26,37 @@ class FusedPreprocessor:
         layout: RawLayout,
         slots: tuple[Slot, Slot],
         device: torch.device,
+        *,
+        lists: ListLayout | None = None,
     ) -> None:
         self.raw = tuple(RawBuffer(layout, device) for _ in slots)
+        self._on_gpu = device.type == "cuda"
+        self.arrived = tuple(_event() for _ in slots) if self._on_gpu else ()
+        """A batch is in its raw buffer: what the first launch waits for. Recorded by whoever copies it there."""
+        self.consumed = tuple(_event() for _ in slots) if self._on_gpu else ()
+        """A raw buffer has been read and may be overwritten: recorded behind the last launch."""
         batches = [buffer.batch() for buffer in self.raw]
-        nullable = frozenset(name for name, column in batches[0].columns.items() if column.nulls_N is not None)
-        self.program = FusedProgram(
-            graph,
-            device,
-            limits=Limits(batch_size=layout.batch_size, capacities=layout.capacities, nullable=nullable),
-            layout=OutputLayout.one_id_each(order),
-        )
+        limits = list_limits(graph, batch_size=layout.batch_size, capacities=layout.capacities)
+        outputs = OutputLayout.one_id_each(order) if lists is None else lists.output_layout()
+        self.program = FusedProgram(graph, device, limits=limits, layout=outputs)
         self._bindings = [self.program.bind(batch) for batch in batches]
-        self._outputs = [
-            self.program.new_outputs(
+        self._outputs = [self._outputs_of(slot) for slot in slots]
+
+    def _outputs_of(self, slot: Slot) -> Outputs:
+        if slot.lists is None:
+            return self.program.new_outputs(
                 dense_BD=slot.dense,
                 ids_N=slot.ids_FB.view(-1),
                 labels_B=slot.targets.labels_B,
                 present_BF=slot.present_BS,
             )
-            for slot in slots
-        ]
+        return self.program.new_outputs(
+            dense_BD=slot.dense,
+            ids_N=slot.lists.ids_N,
+            lengths_FB=slot.lists.lengths,
+            weights_N=slot.lists.weights_N,
+            labels_B=slot.targets.labels_B,
+        )
 
     @property
     def num_kernels(self) -> int:
@@ -51,8 +64,21 @@ class FusedPreprocessor:
         return self.program.num_kernels
 
     def launch(self, kernel: int, slot: Slot, programs: int | None) -> None:
-        """One launch; the last one also hands over how many rows count and what a row weighs."""
+        """One launch; the last one also hands over how many rows count and what a row weighs.
+
+        Both events are nodes of a graph in a capture, so that only this branch of a step waits for a batch to arrive.
+        """
         index = slot.index
+        if kernel == 0 and self._on_gpu:
+            self.arrived[index].wait()
         self.program.launch_kernel(kernel, self._bindings[index], self._outputs[index], max_programs=programs)
         if kernel == self.num_kernels - 1:
             slot.header.copy_(self.raw[index].header)
+            if self._on_gpu:
+                self.consumed[index].record()
+
+
+def _event() -> torch.cuda.Event:
+    event = torch.cuda.Event(external=True)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    event.record()  # torch makes it then, and a capture must not
+    return event

@@ -51,6 +51,7 @@ class RawBuffer:
     def __init__(self, layout: RawLayout, device: torch.device, *, pinned: bool = False) -> None:
         self.layout = layout
         self.bytes = torch.zeros(layout.num_bytes, dtype=torch.uint8, device=device, pin_memory=pinned)
+        self._moving = self.bytes[: layout.moving_bytes]
         self._parts = {(part.column, part.field): part.view(self.bytes) for part in layout.parts}
         self._places = {
             (name, run.field): (run, row) for run in layout.runs for row, name in enumerate(run.columns) if name
@@ -73,10 +74,10 @@ class RawBuffer:
 
     def receive(self, host: RawBuffer) -> None:
         """Copies a buffer of the same layout, on the current stream, without what this one holds already."""
-        size = self.layout.num_bytes
         if host.rows_of_one is not None and host.rows_of_one == self.rows_of_one:
-            size = self.layout.moving_bytes
-        self.bytes[:size].copy_(host.bytes[:size], non_blocking=True)
+            self._moving.copy_(host._moving, non_blocking=True)
+            return
+        self.bytes.copy_(host.bytes, non_blocking=True)
         self.rows_of_one = host.rows_of_one
 
     @property
@@ -115,8 +116,8 @@ class RawBuffer:
         if rows > layout.batch_size:
             raise ValueError(f"a batch of {rows} rows, captured for {layout.batch_size}")
         route = self._route(raw.blocks)
-        if not route.rows_of_one:
-            self._check_room(raw)
+        if not route.rows_of_one and (needed := self.shortage(raw)):
+            raise Overflow(needed)
         self.part("", "num_rows").fill_(rows)
         self.part("", "scale").fill_(1.0 / max(raw.global_rows, 1))
         if layout.needs_row_ids:
@@ -127,14 +128,13 @@ class RawBuffer:
         self._pack_columns(raw, route, workers)
         self._with_nulls |= route.nulls
 
-    def _check_room(self, raw: RawBatch) -> None:
-        needed = {
+    def shortage(self, raw: RawBatch) -> dict[str, int]:
+        """Elements of the list columns that have no room for the batch."""
+        return {
             name: raw.columns[name].values_N.numel()
             for name, room in self.layout.capacities.items()
-            if raw.columns[name].values_N.numel() > room
+            if name in raw.columns and raw.columns[name].values_N.numel() > room
         }
-        if needed:
-            raise Overflow(needed)
 
     def _route(self, blocks: Sequence[Block]) -> _Route:
         """Where blocks of these columns go, found once for each combination of columns."""

@@ -15,12 +15,15 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
+import torch.distributed as dist
 from rap_contract.graph import FeatureGraph
 from rap_contract.plan import Plan
 
 from rap_trainer.batch import ModelBatch, RawBatch
 from rap_trainer.captured.assemble import Assembly, CannotCapture, assemble
 from rap_trainer.captured.capture import CapturedSteps
+from rap_trainer.captured.list_exchange import ListExchange, make_lists
+from rap_trainer.captured.lists import list_layout, roomy, several_ids
 from rap_trainer.captured.preprocess import FusedPreprocessor
 from rap_trainer.captured.raw import PACKERS, Overflow, RawBuffer
 from rap_trainer.captured.raw_layout import ROOM, RawLayout, raw_layout
@@ -30,7 +33,6 @@ from rap_trainer.captured.step import TrainStep
 from rap_trainer.captured.step_timer import StepTimer
 from rap_trainer.captured.watchdog import Progress, Watchdog
 from rap_trainer.evaluation.evaluator import Evaluator
-from rap_trainer.fusion.layout import OutputLayout
 from rap_trainer.model.shard import ShardedModel
 from rap_trainer.plan.fits import PlanRefused, kernel_refusal, refusal
 from rap_trainer.step.stages import StepState
@@ -38,10 +40,9 @@ from rap_trainer.world import World
 
 log = logging.getLogger(__name__)
 
-NUM_PINNED = 3
-"""Pinned buffers: one being packed, one being copied, one in reserve for a host that runs ahead."""
-DEFAULT_WINDOW = Window.OUTPUT_DIST
-"""Where preprocessing hides without a measured plan: beside the exchange, which copy engines run without an SM."""
+DEFAULT_WINDOWS = {False: Window.EMB_FWD, True: Window.OUTPUT_DIST}
+"""Where preprocessing hides without a measured plan, alone and between ranks: behind the lookup, or beside the exchange, which
+copy engines run without an SM. The cheapest of seven windows and three grids for plan 0 (H200, 2026-11-29)."""
 
 
 @dataclass(kw_only=True)
@@ -85,17 +86,22 @@ class CapturedRuntime:
         tuning: Tuning = DEFAULT_TUNING,
     ) -> None:
         """Captures at once. Collective. Raises CannotCapture with the reasons if the job has no captured form."""
-        try:
-            OutputLayout.one_id_each([feature.name for feature in graph.sparse]).check(graph)
-        except ValueError as error:
-            raise CannotCapture((str(error),)) from error
+        self._several_ids = several_ids(graph)
+        """Rows may hold several ids of a feature, or weights: they travel as lists."""
         self._graph, self._world, self._evaluator = graph, world, evaluator
         self._model = model
         self.assembly: Assembly = assemble(
-            model, world, batch_size=batch_size, exchange=tuning.exchange, precision=precision, ids_proven=True
+            model,
+            world,
+            batch_size=batch_size,
+            exchange=tuning.exchange,
+            precision=precision,
+            ids_proven=True,
+            lists=self._several_ids,
         )
         self._progress = Progress(world.device, self.assembly.lanes.progress)
-        self._watchdog = Watchdog(world.rank, self._progress, limit_s=tuning.hang_s)
+        main = torch.cuda.current_stream(world.device)
+        self._watchdog = Watchdog(world.rank, self._progress, limit_s=tuning.hang_s, idle=main.query)
         self.timer = StepTimer(world.device)
         self._packers = ThreadPoolExecutor(PACKERS - 1, thread_name_prefix="rap-pack")
         self._copies = torch.cuda.Stream(world.device)  # type: ignore[no-untyped-call]  # torch leaves it untyped
@@ -106,56 +112,59 @@ class CapturedRuntime:
         self._upcoming: CapturedState | None = None
         self._plan: Plan | None = None
         self._next_plan: tuple[Plan, Schedule] | None = None
-        self._loss_sums = tuple(slot.outcome.loss_sum[0] for slot in self.assembly.slots)
+        outcomes = [slot.outcome for slot in self.assembly.slots]
+        self._losses = tuple((outcome.loss_share[0], outcome.loss_sum[0]) for outcome in outcomes)
         self._capture(raw_layout(graph, batch_size=batch_size, capacities={}))
 
     # -- what the loop calls
 
     def prepare(self, raw: RawBatch) -> CapturedState:
-        """Copies a batch to the device, on a stream of its own. Captures again if a list column outgrew its room."""
+        """Copies a batch to the device, on a stream of its own. Captures again if a list column outgrew its room.
+
+        Where rows hold several ids this is collective, for all ranks must have the same room.
+        """
         slot = self._prepared % 2
-        host, copied = self._pinned[self._prepared % NUM_PINNED]
-        began = time.perf_counter()
-        copied.synchronize()
-        self.waited_s += time.perf_counter() - began
+        if self._several_ids:
+            self._make_room(raw)
         try:
-            host.pack(raw, self._packers)
+            self._upload(raw, slot)
         except Overflow as overflow:
             self._grow(overflow.needed)
-            return self.prepare(raw)
-        self._copies.wait_event(self._consumed[slot])
-        with torch.cuda.stream(self._copies):
-            self._preprocessor.raw[slot].receive(host)
-        copied.record(self._copies)
+            self._upload(raw, slot)
         self._prepared += 1
-        state = CapturedState(raw=raw, slot=slot, ready=copied)
+        state = CapturedState(raw=raw, slot=slot)
         self._upcoming = state
         return state
+
+    def _upload(self, raw: RawBatch, slot: int) -> None:
+        """Waits until the slot's raw buffer has been read, so the host is never two batches ahead of preprocessing."""
+        host = self._pinned[slot]
+        began = time.perf_counter()
+        self._preprocessor.consumed[slot].synchronize()
+        self.waited_s += time.perf_counter() - began
+        host.pack(raw, self._packers)
+        with torch.cuda.stream(self._copies):
+            self._preprocessor.raw[slot].receive(host)
+            self._preprocessor.arrived[slot].record()
 
     def train(self, state: StepState) -> CapturedState:
         """Replays the step of a prepared batch. Collective. Loss and logits are read lazily, before the step after next."""
         assert isinstance(state, CapturedState)
-        main = torch.cuda.current_stream(self._world.device)
-        slot = self.assembly.slots[state.slot]
+        slot = self._slots[state.slot]
         if not state.preprocessed:
-            assert state.ready is not None
-            main.wait_event(state.ready)
             self._step.prepare(slot)
-            self._consumed[state.slot].record(main)
         upcoming = self._upcoming
         if upcoming is not None and upcoming is not state:
-            assert upcoming.ready is not None
-            main.wait_event(upcoming.ready)
             upcoming.preprocessed = True
+        if state.raw.num_rows < slot.dense.shape[0]:  # no row of the batch: a zero gradient times Inf would be NaN
+            slot.dense[state.raw.num_rows :].zero_()
         self.timer.begin()
         self._replay(state, slot)
         self.timer.end()
-        self._consumed[1 - state.slot].record(main)
-        self._watchdog.launched()
         if upcoming is state:
             self._upcoming = None
         state.batch = self._model_batch(state.raw, slot)
-        state.loss_sum = self._loss_sums[state.slot]
+        state.loss, state.loss_sum = self._losses[state.slot]
         return state
 
     # -- plans and captures
@@ -225,19 +234,25 @@ class CapturedRuntime:
         self._close()
 
     def _capture(self, layout: RawLayout, *, warm: bool = False, held: Sequence[RawBuffer] = ()) -> None:
-        device = self._world.device
-        self._preprocessor = FusedPreprocessor(self._graph, self.assembly.order, layout, self.assembly.slots, device)
+        device, slots, lists = self._world.device, self.assembly.slots, None
+        self._lists: ListExchange | None = None
+        if self._several_ids:
+            owned = self.assembly.ownership.owned
+            lists = list_layout(self._graph, owned, batch_size=layout.batch_size, capacities=layout.capacities)
+            self._lists = make_lists(lists, self.assembly.exchange, self._world)
+            slots = self.assembly.slots_with(self._lists)
+        self._slots = slots
+        self._preprocessor = FusedPreprocessor(self._graph, self.assembly.order, layout, slots, device, lists=lists)
         for buffer, before in zip(self._preprocessor.raw, held, strict=False):
             buffer.take_over(before)
-        self._pinned = [(RawBuffer(layout, torch.device("cpu"), pinned=True), _event()) for _ in range(NUM_PINNED)]
-        self._consumed = [_event() for _ in range(2)]
+        self._pinned = [RawBuffer(layout, torch.device("cpu"), pinned=True) for _ in slots]
         self._record(warm=warm)
 
     def _record(self, *, warm: bool) -> None:
         kernels = self._preprocessor.num_kernels
         schedule = self._schedule
         if schedule is None or len(schedule.placements) != kernels:
-            schedule = Schedule.uniform(kernels, DEFAULT_WINDOW)
+            schedule = Schedule.uniform(kernels, DEFAULT_WINDOWS[self._world.size > 1])
         self._step = TrainStep(
             self.assembly.lookup,
             self.assembly.dense,
@@ -248,14 +263,14 @@ class CapturedRuntime:
             schedule=schedule,
             score=self._score if self._evaluator is not None else None,
             progress=self._progress,
+            lists=self._lists,
         )
         with nullcontext() if self._evaluator is None else self._evaluator.unseen():
             self._graphs = self._captured_steps(warm=warm)
         self._progress.restart()
-        self._watchdog.restart()
 
     def _captured_steps(self, *, warm: bool) -> CapturedSteps:
-        slots = self.assembly.slots
+        slots = self._slots
         if self._sort_early:
             try:
                 return CapturedSteps(self._step, slots, warm=warm)
@@ -267,17 +282,38 @@ class CapturedRuntime:
     def _close(self) -> None:
         self._graphs.close()
 
+    def _make_room(self, raw: RawBatch) -> None:
+        """Grows on all ranks if a batch of any has more elements than there is room. Collective."""
+        needed, capacities = self._pinned[0].shortage(raw), self._pinned[0].layout.capacities
+        if self._world.size > 1:
+            group = self._world.control_group
+            anyone = torch.tensor([int(bool(needed))])
+            dist.all_reduce(anyone, dist.ReduceOp.MAX, group=group)
+            if anyone:
+                sizes = torch.tensor([needed.get(name, 0) for name in capacities])
+                dist.all_reduce(sizes, dist.ReduceOp.MAX, group=group)
+                needed = {name: size for name, size in zip(capacities, sizes.tolist(), strict=True) if size}
+        if needed:
+            self._grow(needed)
+
     def _grow(self, needed: Mapping[str, int]) -> None:
-        layout = self._preprocessor.raw[0].layout
-        capacities = {name: max(room, int(ROOM * needed.get(name, 0))) for name, room in layout.capacities.items()}
-        # Nothing here talks to other ranks: each grows when its own data asks for it.
+        layout = self._pinned[0].layout
+        room = {
+            name: roomy(elements, layout.batch_size) if self._several_ids else int(ROOM * elements)
+            for name, elements in needed.items()
+        }
+        capacities = {name: max(held, room.get(name, 0)) for name, held in layout.capacities.items()}
         log.info("captures again: list columns outgrew their room: %s", needed)
         torch.cuda.synchronize(self._world.device)
         self._close()
-        held = self._preprocessor.raw
-        self._capture(
-            raw_layout(self._graph, batch_size=layout.batch_size, capacities=capacities), warm=True, held=held
-        )
+        grown = raw_layout(self._graph, batch_size=layout.batch_size, capacities=capacities)
+        if not self._several_ids:  # talks to no other rank: each grows when its own data asks for it
+            self._capture(grown, warm=True, held=self._preprocessor.raw)
+            return
+        self._capture(grown)
+        if self._upcoming is not None:  # prepared, not trained: its slot is gone
+            self._upload(self._upcoming.raw, self._upcoming.slot)
+            self._upcoming.preprocessed = False
 
     # -- a step
 
@@ -301,14 +337,13 @@ class CapturedRuntime:
 
     def _model_batch(self, raw: RawBatch, slot: Slot) -> ModelBatch:
         rows = raw.num_rows
+        dense_BD, labels_B = slot.dense[:, : self._graph.dense_width], slot.targets.labels_B
+        if rows < self.assembly.blocks.batch_size:
+            dense_BD, labels_B = dense_BD[:rows], labels_B[:rows]
         return ModelBatch(
-            dense_BD=slot.dense[:rows, : self._graph.dense_width],
+            dense_BD=dense_BD,
             sparse=slot.inputs.kjt,
-            labels_B=slot.targets.labels_B[:rows],
+            labels_B=labels_B,
             global_rows=raw.global_rows,
             event_times_s_B=raw.event_times_s_B,
         )
-
-
-def _event() -> torch.cuda.Event:
-    return torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch leaves it untyped

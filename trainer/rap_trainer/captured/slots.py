@@ -12,6 +12,8 @@ import torch
 from rap_trainer.captured.blocks import Blocks
 from rap_trainer.captured.exchange import Exchange
 from rap_trainer.captured.input_dist import OneHotInputs
+from rap_trainer.captured.jagged_inputs import JaggedInputs
+from rap_trainer.captured.list_exchange import Lists
 from rap_trainer.captured.pointwise import Outcome, Targets, num_blocks
 from rap_trainer.captured.raw_layout import ALIGNMENT_BYTES, HEADER_BYTES
 
@@ -31,9 +33,11 @@ class Slot:
     header: torch.Tensor
     """`targets.num_rows` and `targets.scale` as bytes, laid out as in a raw buffer."""
     targets: Targets
-    inputs: OneHotInputs
+    inputs: OneHotInputs | JaggedInputs
     """The lookup's input, filled by the exchange."""
     outcome: Outcome
+    lists: Lists | None = None
+    """What preprocessing writes in place of `ids_FB` where rows hold several ids."""
 
 
 def make_slots(
@@ -66,6 +70,7 @@ def _slot(
         outcome=Outcome(
             logits_B=torch.zeros(B, device=device),
             losses_P=torch.zeros(num_blocks(B), device=device),
+            loss_share=torch.zeros(1, device=device),
             loss_sum=torch.zeros(1, device=device),
         ),
     )

@@ -18,7 +18,9 @@ from rap_trainer.captured.dense_optimizer import FlatOptimizer
 from rap_trainer.captured.dense_part import DensePart, Embeddings
 from rap_trainer.captured.exchange import Exchange
 from rap_trainer.captured.gate import GradientGate
+from rap_trainer.captured.jagged_inputs import JaggedInputs
 from rap_trainer.captured.lanes import Lanes
+from rap_trainer.captured.list_exchange import ListExchange
 from rap_trainer.captured.pointwise import sum_losses
 from rap_trainer.captured.schedule import Placement, Schedule, Window
 from rap_trainer.captured.slots import Slot
@@ -66,21 +68,26 @@ class TrainStep:
         schedule: Schedule,
         score: Callable[[Slot], None] | None = None,
         progress: Progress | None = None,
+        lists: ListExchange | None = None,
     ) -> None:
-        """`score`: what judges the logits of a slot, enqueued beside the backward. `progress`: told of each phase."""
+        """`score`: what judges the logits of a slot, enqueued beside the backward. `progress`: told of each phase.
+
+        `lists`: moves ids where rows hold several; without it the exchange moves one id a row and feature.
+        """
         if len(schedule.placements) != preprocessor.num_kernels:
             raise ValueError(f"{preprocessor.num_kernels} kernels, the schedule places {len(schedule.placements)}")
         self.lookup, self.dense, self.optimizer, self.exchange = lookup, dense, optimizer, exchange
         self.preprocessor, self.schedule, self.score = preprocessor, schedule, score
-        self.lanes = lanes
+        self.lanes, self.lists = lanes, lists
         self.progress = progress
         self._muted = False
 
     def prepare(self, slot: Slot) -> None:
         """Fills a slot outside a step: the first batch, and the next one after a change of plan."""
         self.preprocess(slot)
-        self.exchange.send_ids(slot.ids_FB, slot.index)
+        self._send(slot)
         self.exchange.barrier()
+        self._receive(slot)
 
     def preprocess(self, slot: Slot) -> None:
         """The schedule's kernels one after the other, without telling any other rank."""
@@ -91,6 +98,7 @@ class TrainStep:
         """Trains on `current` and prepares `following`. `gate`: in a capture, the tables' backward begins early."""
         exchange, dense = self.exchange, self.dense
         self.lanes.reset()
+        self._enter()
         for placement in self.schedule.at(Window.INLINE):
             self._launch(placement, following)
         self._open(Window.EMB_FWD, following)
@@ -105,7 +113,7 @@ class TrainStep:
         self._open(Window.OUTPUT_DIST, following)
         exchange.send_pooled(pooled.detach())
         self._open(Window.MLP_FWD, following)
-        self._enter("forward and backward")
+        self._enter()
         self.lanes.bottom.join()
         embeddings = Embeddings(own=self._own(pooled.detach()), peer=exchange.peer, present_BS=current.present_BS)
         dense.forward_top(embeddings, current.targets, current.outcome)
@@ -125,14 +133,15 @@ class TrainStep:
         with self.lanes.bottom.on():
             dense.backward_bottom()
         self._open(Window.GRAD_DIST, following)
-        self._enter("gradient exchange")
+        self._enter()
         self._ids_before(Window.GRAD_DIST, following)
         exchange.send_grads()
+        self._receive_beside(Window.GRAD_DIST, following)
         if gate is not None:
             gate.gradients_ready()
         self._finish_dense()
         self._open(Window.EMB_BWD, following)
-        self._enter("table update")
+        self._enter()
         self._backward_tables(pooled, grads, gate)
         self.lanes.tail.join()
         self._ids_after(Window.GRAD_DIST, following)
@@ -165,9 +174,10 @@ class TrainStep:
         if self._muted:
             following.targets.num_rows.zero_()
 
-    def _enter(self, phase: str) -> None:
+    def _enter(self) -> None:
+        """The next of `watchdog.PHASES` begins."""
         if self.progress is not None:
-            self.progress.enter(phase)
+            self.progress.enter()
 
     def _own(self, pooled: torch.Tensor) -> torch.Tensor:
         """The block [B, T * D] of this rank's own rows."""
@@ -188,7 +198,25 @@ class TrainStep:
             self.lanes.ids.fork()
             with self.lanes.ids.on():
                 self.lanes.prepare.join()
-                self.exchange.send_ids(following.ids_FB, following.index)
+                self._send(following)
+
+    def _send(self, slot: Slot) -> None:
+        if self.lists is None:
+            self.exchange.send_ids(slot.ids_FB, slot.index)
+        else:
+            self.lists.send(slot.index)
+
+    def _receive(self, slot: Slot) -> None:
+        """Lists that have arrived become the lookup's input; single ids arrive as it."""
+        if isinstance(slot.inputs, JaggedInputs):
+            slot.inputs.fill()
+
+    def _receive_beside(self, window: Window, following: Slot) -> None:
+        """The same beside the tables' update, if the lists arrived with the window's exchange."""
+        if self.lists is not None and self._ids_window.rank < window.rank:
+            self.lanes.ids.fork()
+            with self.lanes.ids.on():
+                self._receive(following)
 
     @property
     def _ids_window(self) -> Window:
@@ -203,17 +231,19 @@ class TrainStep:
             self.lanes.ids.join()
         else:
             self.lanes.prepare.join()
-            self.exchange.send_ids(following.ids_FB, following.index)
+            self._send(following)
 
     def _ids_after(self, window: Window, following: Slot) -> None:
         self.lanes.prepare.join()
         if self._ids_window.rank < window.rank:
+            self.lanes.ids.join()
             return
         if self.exchange.ids_in_graph:
             self.lanes.ids.join()
         else:
-            self.exchange.send_ids(following.ids_FB, following.index)
+            self._send(following)
         self.exchange.barrier()
+        self._receive(following)
 
     def _finish_dense(self) -> None:
         """The rest of all-reduce and update on the tail; NCCL's collectives keep one order, after the gradients' exchange."""

@@ -23,7 +23,7 @@ MULTICAST_OFF = "TORCH_SYMM_MEM_DISABLE_MULTICAST"
 
 
 @dataclass(frozen=True)
-class _Shared:
+class Shared:
     """A symmetric buffer with its handle and every rank's view of it."""
 
     tensor: torch.Tensor
@@ -31,14 +31,15 @@ class _Shared:
     views: tuple[torch.Tensor, ...]
 
 
-def _shared(size: int, dtype: torch.dtype, device: torch.device, group: dist.ProcessGroup) -> _Shared:
+def shared(size: int, dtype: torch.dtype, device: torch.device, group: dist.ProcessGroup) -> Shared:
+    """Zeros of the same size on every rank. Collective."""
     import torch.distributed._symmetric_memory as symm
 
     tensor = symm.empty(size, dtype=dtype, device=device)
     tensor.zero_()
     handle = symm.rendezvous(tensor, group)
     views = tuple(handle.get_buffer(p, (size,), dtype) for p in range(group.size()))
-    return _Shared(tensor, handle, views)
+    return Shared(tensor, handle, views)
 
 
 class SymmetricExchange:
@@ -56,20 +57,21 @@ class SymmetricExchange:
             raise RuntimeError(f"set {MULTICAST_OFF}=1: multicast can take a shared host's GPUs out of service")
         self._blocks, self._group, self._device = blocks, group, device
         G, W, B = blocks.block_elements, blocks.world_size, blocks.batch_size
-        self._pooled = _shared(W * G, torch.float32, device, group)
-        self._grads = _shared(W * G, torch.float32, device, group)
+        self._pooled = shared(W * G, torch.float32, device, group)
+        spare = blocks.spare_rows * max(blocks.counts) * blocks.dim
+        self._grads = shared(W * G + spare, torch.float32, device, group)
         self._peer_grads = torch.zeros(W * G, device=device)
         most = max(blocks.counts) * W * B
-        self._ids = _shared(slots * most, torch.int64, device, group)
+        self._ids = shared(slots * most, torch.int64, device, group)
         self._ids_size = most
         self._streams = [torch.cuda.Stream(device) for _ in range((W - 1) * copies)]  # type: ignore[no-untyped-call]  # torch leaves it untyped
         self._copies = copies
-        self._flat: _Shared | None = None
+        self._flat: Shared | None = None
         torch.cuda.synchronize(device)
         dist.barrier(group)
 
     def allocate_grads(self, size: int) -> torch.Tensor:
-        self._flat = _shared(size, torch.float32, self._device, self._group)
+        self._flat = shared(size, torch.float32, self._device, self._group)
         return self._flat.tensor
 
     @property
@@ -82,8 +84,7 @@ class SymmetricExchange:
 
     @property
     def pooled_grads(self) -> torch.Tensor:
-        blocks = self._blocks
-        return self._grads.tensor[: blocks.world_size * blocks.batch_size * blocks.own_width]
+        return self._grads.tensor[: self._blocks.pooled_elements]
 
     def send_pooled(self, pooled_N: torch.Tensor) -> None:
         blocks, G = self._blocks, self._blocks.block_elements

@@ -1,0 +1,88 @@
+"""Lists of ids in the captured step: layouts, the lookup's input, and training against TorchRec's eager step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from captured.list_training import train_lists
+from rap_contract.graph import FeatureGraph, compile_features
+from rap_contract.job import RAPJob
+from rap_trainer.captured.jagged_inputs import JaggedInputs, gather_lists_kernel, gather_lists_twin
+from rap_trainer.captured.list_exchange import Lists
+from rap_trainer.captured.lists import list_layout, roomy, several_ids
+from rap_trainer.captured.schedule import Window
+from rap_trainer.plans import plan_job
+from torch.multiprocessing.spawn import spawn
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def graph_of(plan: int, drop_firstx: bool = False) -> FeatureGraph:
+    document = plan_job(plan, max_rows=256, dim=16)
+    if drop_firstx:
+        document["spec"]["features"][1]["ops"].pop()
+    graph, problems = compile_features(RAPJob.model_validate(document).spec)
+    assert graph is not None, problems
+    return graph
+
+
+def test_only_rows_of_several_ids_or_weights_travel_as_lists() -> None:
+    assert [several_ids(graph_of(plan)) for plan in (0, 1, 2, 4)] == [False, False, True, True]
+
+
+def test_blocks_have_room_for_whatever_the_columns_can_become() -> None:
+    graph = graph_of(0, drop_firstx=True)
+    names = tuple(feature.name for feature in graph.sparse)
+    capacities = {name: 100 for name, kind in graph.columns.items() if kind.is_list}
+    layout = list_layout(graph, (names[:20], names[20:]), batch_size=8, capacities=capacities)
+    assert layout.room == (2000, 608)  # six lists and int_0's buckets, one a row: 608 is a multiple of 16
+    assert (layout.starts, layout.rows, layout.size) == ((0, 2000), (0, 20), 2608)
+    output = layout.output_layout()
+    output.check(graph)
+    assert [(block.base, block.capacity, block.lengths_row) for block in output.blocks] == [
+        (0, 2000, 0),
+        (2000, 608, 20),
+    ]
+
+
+def test_room_above_what_was_seen_is_small_for_large_batches() -> None:
+    assert roomy(1000, 4096) == 1063
+    assert roomy(1000, 64) == 1500
+
+
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+def test_the_lookups_input_kernel_equals_its_twin(weighted: bool) -> None:
+    torch.manual_seed(0)
+    W, B, T, room = 2, 3, 4, 64
+    with DEVICE:
+        lengths = torch.randint(0, 5, (W, T, B), dtype=torch.int32)
+        incoming = Lists(
+            ids_N=torch.randint(100, 200, (W * room,)),
+            lengths=lengths.view(-1),
+            weights_N=torch.rand(W * room) if weighted else None,
+        )
+        inputs = JaggedInputs(("a", "b", "c", "d"), incoming, world_size=W, batch_size=B, tail_rows=7)
+        inputs.fill()
+        expected = JaggedInputs(("a", "b", "c", "d"), incoming, world_size=W, batch_size=B, tail_rows=7)
+        gather_lists_twin(incoming, inputs._real, expected.kjt, (W, B, T), 7)
+        out = torch.full((W * room,), -1)
+        out_weights = torch.full((W * room,), -1.0)
+        gather_lists_kernel[(T * W + 1, 2)](
+            incoming.ids_N, incoming.ids_N if incoming.weights_N is None else incoming.weights_N, inputs._real,
+            out, out_weights, B, W, T, room, 7, T_PADDED=4, WEIGHTED=weighted, TILE=4,
+        )  # fmt: skip
+    assert torch.equal(out, expected.kjt.values())
+    if weighted:
+        assert torch.equal(out_weights, expected.kjt.weights())
+    offsets = inputs.kjt.offsets()
+    assert int(offsets[-1]) == W * room
+    assert torch.equal(offsets[1:-1] - offsets[:-2], inputs.kjt.lengths()[:-1].long())
+    filled = int(lengths.sum())
+    assert torch.equal(out[filled:].cpu(), torch.arange(W * room - filled) % 7)
+
+
+@pytest.mark.parametrize(("world", "window"), [(1, Window.OUTPUT_DIST), (2, Window.EMB_BWD)], ids=["one", "two-ranks"])
+def test_lists_train_as_in_torchrecs_eager_step(world: int, window: Window, tmp_path: Path) -> None:
+    spawn(train_lists, args=(world, str(tmp_path / "store"), window.value), nprocs=world)  # type: ignore[no-untyped-call]  # torch leaves it untyped
