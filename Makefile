@@ -60,6 +60,14 @@ test: install ## All tests but the long ones
 test-kills: install ## kill -9 of a rank at 30 random steps: the model equals an uninterrupted run's
 	@$(PYTEST) -m "slow" tests/train -q
 
+.PHONY: test-kafka-kills
+test-kafka-kills: install ## kill -9 of a rank at 100 random moments of a Kafka topic: the ledger has every row once
+	@$(PYTEST) -m slow tests/kafka_source/test_kafka_kills.py -k hundred -q
+
+.PHONY: test-kafka-faults
+test-kafka-faults: install ## The long forms of Kafka's faults: 20 s without a broker, a 200 MB backlog, 2,000 bad messages
+	@$(PYTEST) -m slow tests/kafka_source/test_kafka_faults.py -q
+
 .PHONY: test-slow
 test-slow: install ## Every long test: kills, the operator's faults and scale (an hour and more)
 	@$(PYTEST) -m slow -q
@@ -73,9 +81,10 @@ test-older-api: install ## The operator's tests on the oldest supported API line
 	@RAP_KUBERNETES=kubernetes-1.35 $(PYTEST) -m "cluster and not slow" tests/operator -q
 
 .PHONY: test-gpu
-test-gpu: ## The tests that need a CUDA device, with the python that is active
+test-gpu: ## The tests that need a CUDA device, with the python that is active (only their files are imported)
 	@if $(PYTHON) -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' 2>/dev/null; \
-	then PYTHONPATH=operator:trainer $(PYTHON) -m pytest -m gpu -q -p no:cacheprovider; \
+	then PYTHONPATH=operator:trainer $(PYTHON) -m pytest -m gpu -q -p no:cacheprovider \
+	  $$(grep -rl --include='test_*.py' 'mark\.gpu' tests); \
 	else echo "skipped: no CUDA device is visible to $(PYTHON)"; fi
 
 .PHONY: check
