@@ -44,7 +44,7 @@ class Controller:
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self.queue: WorkQueue[Key] = WorkQueue()
-        self.cache = Cache(self.queue.add)
+        self.cache = Cache(self._changed)
         self.stopping = threading.Event()
         self.observe_pass: Callable[[str, float], None] = lambda outcome, seconds: None
         self.observe_restart: Callable[[str], None] = lambda reason: None
@@ -140,6 +140,11 @@ class Controller:
         finally:
             self.queue.done(key)
             self.observe_pass(outcome, time.monotonic() - begun_s)
+
+    def _changed(self, key: Key) -> None:
+        """A new job's first pass, which judges and records it, goes before the pods of a thousand others."""
+        view = self.cache.rapjob(key)
+        self.queue.add(key, goes_first=view is not None and "status" not in view.item)
 
     def _attempt_of(self, key: Key) -> int:
         view = self.cache.rapjob(key)

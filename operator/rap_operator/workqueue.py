@@ -13,6 +13,7 @@ from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
+FIRST_PER_OTHER = 3
 
 
 class WorkQueue(Generic[K]):
@@ -29,6 +30,8 @@ class WorkQueue(Generic[K]):
         self._min_backoff_s, self._max_backoff_s = min_backoff_s, max_backoff_s
         self._changed = threading.Condition()
         self._ready: deque[K] = deque()
+        self._first: deque[K] = deque()
+        self._num_taken = 0
         self._waiting: set[K] = set()
         self._working: dict[K, float] = {}
         self._again: set[K] = set()
@@ -43,10 +46,10 @@ class WorkQueue(Generic[K]):
         self.on_retry: Callable[[], object] = lambda: None
         """Told of each pass wanted again after a failure."""
 
-    def add(self, key: K) -> None:
-        """Wants a pass for `key` now."""
+    def add(self, key: K, *, goes_first: bool = False) -> None:
+        """Wants a pass for `key` now; three that go first are taken for each that does not, so that none starves."""
         with self._changed:
-            self._add(key)
+            self._add(key, goes_first=goes_first)
 
     def add_after(self, key: K, delay_s: float) -> None:
         """Wants a pass in so many seconds; the earliest of several such wishes counts."""
@@ -83,8 +86,8 @@ class WorkQueue(Generic[K]):
                 self._promote(now_s)
                 if self._is_closed:
                     return None
-                if self._ready:
-                    key = self._ready.popleft()
+                if self._ready or self._first:
+                    key = self._next().popleft()
                     self._waiting.discard(key)
                     self.on_wait(now_s - self._since.pop(key, now_s))
                     self._working[key] = now_s
@@ -112,7 +115,7 @@ class WorkQueue(Generic[K]):
     def depth(self) -> int:
         """Names that could be worked on now."""
         with self._changed:
-            return len(self._ready)
+            return len(self._ready) + len(self._first)
 
     def oldest_s(self) -> float:
         """Seconds for which the oldest entry has waited or has been worked on."""
@@ -121,13 +124,18 @@ class WorkQueue(Generic[K]):
             starts = [*self._since.values(), *self._working.values()]
             return now_s - min(starts) if starts else 0.0
 
-    def _add(self, key: K) -> None:
+    def _next(self) -> deque[K]:
+        self._num_taken += 1
+        is_others_turn = self._num_taken % (FIRST_PER_OTHER + 1) == 0
+        return self._ready if not self._first or (self._ready and is_others_turn) else self._first
+
+    def _add(self, key: K, *, goes_first: bool = False) -> None:
         if key in self._working:
             self._again.add(key)
         elif key not in self._waiting:
             self._waiting.add(key)
             self._since[key] = self._clock()
-            self._ready.append(key)
+            (self._first if goes_first else self._ready).append(key)
             self._changed.notify()
 
     def _promote(self, now_s: float) -> None:

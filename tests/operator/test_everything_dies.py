@@ -12,7 +12,7 @@ import pytest
 from kafka_source.topics import arrow, send
 from node_agent.agent import NodeAgent
 from node_agent.plugin import RunNodes
-from operator_world.on_server import OnServer
+from operator_world.on_server import ROOT, OnServer
 from rap_trainer.checkpoint.layout import read_manifest
 from rap_trainer.step.ledger import ENV_LEDGER, gaps, replay
 from servers.kafka_cluster import KafkaCluster
@@ -66,10 +66,12 @@ class Story:
         job["metadata"]["name"] = "clicks"
         job["spec"]["features"][1]["ops"] = [{"positiveModulus": {"modulus": 40}}]
         shared = str(self.folder)
+        here = f"{ROOT / 'operator'}:{ROOT / 'trainer'}"  # the pods run what is tested
+        environment = {"OMP_NUM_THREADS": "1", ENV_LEDGER: str(self.ledger), "PYTHONPATH": here}
         container = {
             "name": "trainer",
             "volumeMounts": [{"name": "data", "mountPath": shared}],
-            "env": [{"name": "OMP_NUM_THREADS", "value": "1"}, {"name": ENV_LEDGER, "value": str(self.ledger)}],
+            "env": [{"name": name, "value": value} for name, value in environment.items()],
         }
         job["spec"]["trainer"]["podTemplate"] = {
             "spec": {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from rap_operator.workqueue import WorkQueue
 from servers.waiting import wait_until
@@ -31,6 +31,16 @@ def test_a_name_waits_once_however_often_it_is_added() -> None:
     for key in ("a", "b", "a", "a"):
         queue.add(key)
     assert drained(queue) == ["a", "b"]
+
+
+def test_names_that_go_first_pass_the_others_but_do_not_starve_them() -> None:
+    queue: WorkQueue[str] = WorkQueue()
+    for key in ("old-1", "old-2"):
+        queue.add(key)
+    for number in range(5):
+        queue.add(f"new-{number}", goes_first=True)
+    assert queue.depth == 7
+    assert drained(queue) == ["new-0", "new-1", "new-2", "old-1", "new-3", "new-4", "old-2"]
 
 
 def test_a_name_added_while_worked_on_comes_again_and_not_before() -> None:
@@ -89,6 +99,7 @@ def test_closing_wakes_a_waiting_worker() -> None:
     assert got == [None]
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from("abc"), max_size=60), st.integers(1, 4))
 def test_no_name_is_worked_on_twice_at_a_time_and_none_is_lost(added: list[str], num_workers: int) -> None:
     queue: WorkQueue[str] = WorkQueue()
