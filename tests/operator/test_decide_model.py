@@ -1,13 +1,14 @@
-"""Random histories of a job against what must always hold.
+"""Random histories of a job against what must always hold; docs/operator.md lists the same for people.
 
-Invariants:
- 1. Pods of two attempts never exist at a time (the cluster itself checks it when a pod begins).
- 2. Over is over: a completed or failed job keeps its phase and its attempt.
- 3. Attempts count up by one; restarts are attempts after the first; every ended attempt is counted once by reason.
- 4. The budget is never overdrawn: failures since health stay within maxRestarts + 1.
- 5. Complete and Failed are never both true, and agree with the phase.
- 6. Left in peace, a job comes to rest: running, suspended or over; suspended means without pods.
- 7. Deletion leaves nothing.
+1. Pods of two attempts never exist at a time (the cluster itself checks it when a pod begins).
+2. Over is over: a completed or failed job keeps its phase and its attempt.
+3. Attempts count up by one; restarts are attempts after the first; every ended attempt is counted once by reason.
+4. The budget is never overdrawn: failures since health stay within maxRestarts + 1.
+5. Complete and Failed are never both true, and agree with the phase.
+6. Left in peace, a job comes to rest: running, suspended or over; suspended means without pods.
+7. Deletion leaves nothing.
+8. No two Jobs are ever made for one attempt, also by two operators that both believe they lead.
+9. An unchanged world gives an unchanged status: a second pass at once writes nothing.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from operator_world.world import NAMESPACE, World
 from rap_contract.status import Phase
+from rap_operator.api import ApiError
 from rap_operator.resources import JOBS, PODS, RAPJOBS
 
 CODES = st.sampled_from([0, 1, 2, 4, 6, 137, 143])
@@ -32,6 +34,9 @@ class Job(RuleBasedStateMachine):
         super().__init__()
         self.world = World()
         self.world.apply(restartPolicy={"delaySeconds": 10, "maxRestarts": 2, "resetAfterSeconds": 600})
+        self.world.tolerates = (ApiError,)
+        self.rival = World(self.world.cluster)
+        self.rival.tolerates = (ApiError,)
         self.over: tuple[str, int] | None = None
         self.last_attempt = 1
 
@@ -48,6 +53,21 @@ class Job(RuleBasedStateMachine):
     @rule()
     def operator_dies(self) -> None:
         self.world.restart_operator()
+
+    @rule(lag=st.integers(0, 6))
+    def a_rival_operator_makes_a_pass(self, lag: int) -> None:
+        self.rival.pass_once(lag=lag)
+
+    @rule(kinds=st.sets(st.sampled_from(["Job", "ConfigMap", "Service"])))
+    def a_webhook_refuses_or_yields(self, kinds: set[str]) -> None:
+        self.world.cluster.refuses = dict.fromkeys(kinds, "no")
+
+    @precondition(lambda self: self.world.cluster.of("Job"))
+    @rule(parallelism=st.integers(0, 3), suspend=st.booleans())
+    def the_job_is_edited_by_hand(self, parallelism: int, suspend: bool) -> None:
+        name = self.world.cluster.of("Job")[0]["metadata"]["name"]
+        edit = {"spec": {"parallelism": parallelism, "suspend": suspend}}
+        self.world.cluster.patch(JOBS, NAMESPACE, name, edit)
 
     @rule(seconds=st.sampled_from([1, 11, 70, 700, 3700, -1000]))
     def time_goes_by(self, seconds: int) -> None:
@@ -125,6 +145,7 @@ class Job(RuleBasedStateMachine):
     def holds(self) -> None:
         status = self.world.status
         assert self.world.cluster.violations == []
+        assert len(set(self.world.cluster.jobs_created)) == len(self.world.cluster.jobs_created)
         attempt = status.attempt
         assert attempt is not None
         assert attempt.number in (self.last_attempt, self.last_attempt + 1)
@@ -145,7 +166,11 @@ class Job(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         self.world.cluster.lost_nodes = set()
+        self.world.cluster.refuses = {}
         self.world.settle()
+        version = self.world.cluster.version
+        self.world.pass_once()
+        assert self.world.cluster.version == version
         self.world.pass_time(700, step_s=100)
         phase = self.world.status.phase
         assert phase in (Phase.RUNNING, Phase.SUSPENDED, *OVER), phase
