@@ -6,15 +6,19 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 import torch
 from rap_trainer import cli
 from rap_trainer.bench import command
 from rap_trainer.bench.cases import DEFAULT_CASES, add_options
+from rap_trainer.bench.chart import dot_chart
 from rap_trainer.bench.command import gpu_counts, rank_command
 from rap_trainer.bench.measure import Effort
-from rap_trainer.bench.report import table
+from rap_trainer.bench.report import page, table
+from rap_trainer.bench.results import groups_of
 from rap_trainer.bench.run import options
 from rap_trainer.bench.timing import Kernel, totals_by_name, union_us
 from rap_trainer.bench.units import Unit, from_argument, remaining, to_argument, units_of
@@ -54,21 +58,55 @@ def test_the_default_cases_name_windows_that_exist() -> None:
         options(["--plan", "5"])
 
 
+COMMON = {"plan": 0, "batch": 4096, "low_ms": 0.4, "high_ms": 0.6, "steps": 40}
+LINES: list[dict[str, Any]] = [
+    {"case": "run", "date": "2026-11-30", "cpus": 16, "command": "rap bench"},
+    {**COMMON, "gpus": 1, "case": "setup", "device": "NVIDIA H200", "torch": "2.11.0"},
+    {**COMMON, "gpus": 1, "case": "loop", "ms": 5.0, "losses": [0.5, 0.4]},
+    {**COMMON, "gpus": 1, "case": "pipeline-ideal", "ms": 6.0, "losses": []},
+    {**COMMON, "gpus": 1, "case": "sequential", "ms": 25.0, "losses": [0.5, 0.4]},
+    {**COMMON, "gpus": 1, "case": "captured:auto", "ms": 0.5, "joules": 0.2, "losses": [0.5, 0.402]},
+    {**COMMON, "gpus": 1, "case": "rap:inline/0", "ms": 0.7},
+    {**COMMON, "gpus": 1, "case": "rap:output_dist/0", "ms": 0.625},
+    {**COMMON, "gpus": 1, "case": "compile", "error": "no form\nof this"},
+    {**COMMON, "gpus": 2, "case": "loop", "ms": 8.0},
+]
+
+
 def test_the_report_compares_only_within_a_plan_batch_size_and_number_of_gpus() -> None:
-    common = {"plan": 0, "batch": 4096, "low_ms": 0.4, "high_ms": 0.6}
-    text = table(
-        [
-            {**common, "gpus": 1, "case": "setup"},
-            {**common, "gpus": 1, "case": "captured:auto", "ms": 0.5, "joules": 0.2},
-            {**common, "gpus": 1, "case": "rap:output_dist/0", "ms": 0.625},
-            {**common, "gpus": 2, "case": "loop", "ms": 8.0},
-        ]
-    )
-    first, second = text.split("\n\nPlan 0, batch 4096 a GPU, 2 GPUs")
-    assert "| captured:auto | 0.500 | 0.400-0.600 | 8,192,000 | 100.0% |" in first
-    assert "| rap:output_dist/0 | 0.625 | 0.400-0.600 | 6,553,600 | 80.0% | 0.125 |" in first
-    assert "setup" not in text
-    assert "| loop | 8.000 | 0.400-0.600 | 1,024,000 |  |  |" in second
+    text = table(LINES)
+    first, second = text.split("### Plan 0, batch 4096, 2 GPUs")
+    assert "| captured:auto | 0.500 | 0.400-0.600 | 40 | 8,192,000 | 100.0% | 50.0x |" in first
+    assert "| **rap:output_dist/0** | 0.625 | 0.400-0.600 | 40 | 6,553,600 | 80.0% | 40.0x | 0.125 |" in first
+    assert "| sequential | 25.000 | 0.400-0.600 | 40 | 163,840 | 20.0% | 1.0x | 20 |" in first, "stock's own ideal"
+    assert "| compile | - | no form |" in first
+    assert "| 5e-03 |" in first, "how far the captured losses are from the loop's"
+    assert "| loop | 8.000 | 0.400-0.600 | 40 | 1,024,000 | 100.0% |  |" in second
+
+
+def test_the_page_says_where_it_was_measured_what_the_goals_are_and_where_the_gain_comes_from() -> None:
+    text = page(LINES, "bench.svg")
+    assert "Device: NVIDIA H200; torch 2.11.0" in text
+    assert "2026-11-30, 16 CPU cores; command:\n\n    rap bench" in text
+    assert "| rap over sequential, mean of plans 0-3 | 10x | 40.0x |" in text
+    assert "| rap above its own ideal, plans 0-3, worst | 1 % | 25.0% |" in text
+    assert "| fused preprocessing inline | 0.700 | 7.14x |" in text, "after the last rung that was measured"
+    assert "![Milliseconds a step by case](bench.svg)" in text
+
+
+def test_the_chart_has_a_dot_for_each_figure() -> None:
+    picture = ElementTree.fromstring(dot_chart(groups_of(LINES)))
+    dots = [one for one in picture.iter("{http://www.w3.org/2000/svg}circle") if len(one)]
+    assert [dot[0].text for dot in dots] == [
+        "sequential: 25.000 ms",
+        "stock TorchRec's ideal: 5.000 ms",
+        "our ideal: 0.500 ms",
+        "rap: 0.625 ms",
+        "stock TorchRec's ideal: 8.000 ms",
+    ]
+    places = [float(dot.get("cx", "")) for dot in dots]
+    assert places[0] > places[1] > places[3] > places[2]
+    ElementTree.fromstring(dot_chart(()))
 
 
 def test_rap_bench_runs_on_one_and_all_gpus_and_refuses_those_that_are_not_there() -> None:

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import shlex
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import torch
@@ -53,6 +56,8 @@ def bench(options: argparse.Namespace) -> int:
     except ValueError as error:
         sys.stderr.write(f"--gpus: {error}\n")
         return int(ExitCode.INVALID)
+    date = datetime.now(tz=UTC).strftime("%Y-%m-%d")
+    _emit({"case": "run", "date": date, "cpus": os.cpu_count(), "command": f"rap {shlex.join(sys.argv[1:])}"})
     units = units_of(options.plan, options.batch, options.cases.split(","))
     until_s = None if options.budget is None else time.monotonic() + options.budget
     failed = [run_units(units, gpus, options, until_s=until_s) for gpus in counts]
