@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from rap_contract.job import RAPJobSpec
 from rap_trainer.produce.directory import Directory, write_directory
 from rap_trainer.produce.options import Produce
+from rap_trainer.step.loop import IDLE_S
 from rap_trainer.stream.files import FileSource
 from rap_trainer.stream.parquet_file import MAX_PIECE_ROWS
 
@@ -122,7 +123,7 @@ def _source(job: RAPJobSpec) -> int:
             elif offer.ended:
                 return rows
             else:
-                time.sleep(0.001)
+                time.sleep(IDLE_S)
     finally:
         source.close()
 

@@ -11,6 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -46,6 +47,9 @@ class FileReader:
         self._lock = threading.Lock()
         self._files_seen: dict[str, Record] = {}
         self._quarantined: Counter[str] = Counter()
+        self._converter = ThreadPoolExecutor(1, "rap-file-converter")
+        self._late: tuple[Future[Chunk], bool] | None = None
+        """The newest chunk that is not put yet, and whether it is its file's last."""
         self._thread = threading.Thread(target=self._run, name="rap-file-reader", daemon=True)
 
     def start(self) -> None:
@@ -76,9 +80,20 @@ class FileReader:
                     self._count_quarantined(record.name, record.reason, record.message)
                 elif not self._read(record):
                     return
+            self._put_late()
             self._backlog.end()
         except BaseException as error:  # handed to the training loop, which raises it
-            self._backlog.end(error)
+            self._end(error)
+        finally:
+            self._converter.shutdown()
+
+    def _end(self, error: BaseException) -> None:
+        """The rows before the fault are trained before it is raised."""
+        try:
+            self._put_late()
+        except BaseException as earlier:  # of the same stream, so it comes first
+            error = earlier
+        self._backlog.end(error)
 
     def _records(self) -> Iterator[Record]:
         """Records of the catalogue until its end; as first rank, writes them as files appear."""
@@ -88,6 +103,7 @@ class FileReader:
         while not self._backlog.closed:
             record = self._log.get(number)
             if record is None:
+                self._put_late()
                 found = self._discovery is not None and self._publish(self._discovery.scan(time.monotonic()))
                 if not found:
                     self._backlog.pause(pause_s)
@@ -108,26 +124,40 @@ class FileReader:
 
     def _read(self, record: Record) -> bool:
         """Puts all rows of a file; False when the backlog was closed. One chunk is held back to know the last."""
-        held: Chunk | None = None
+        held: Future[Chunk] | None = None
         try:
             for chunk in self._chunks(record):
-                if held is not None and not self._backlog.put(held):
+                if held is not None and not self._put(held):
                     return False
                 held = chunk
         except FileProblem as problem:  # content is the same for all ranks, so they all stop at the same row
             self._count_quarantined(record.name, problem.reason, str(problem))
         if held is None:
-            held = _empty_chunk(record)
-        return self._backlog.put(replace(held, last=True))
+            held = self._converter.submit(_empty_chunk, record)
+        return self._put(held, last=True)
 
-    def _chunks(self, record: Record) -> Iterator[Chunk]:
+    def _put(self, chunk: Future[Chunk], *, last: bool = False) -> bool:
+        """Puts the chunk before this one, which is still being converted while the next piece is read."""
+        is_open = self._put_late()
+        self._late = (chunk, last)
+        return is_open
+
+    def _put_late(self) -> bool:
+        """Puts the chunk that was left, if any; False when the backlog was closed."""
+        if self._late is None:
+            return True
+        (chunk, last), self._late = self._late, None
+        return self._backlog.put(replace(chunk.result(), last=True) if last else chunk.result())
+
+    def _chunks(self, record: Record) -> Iterator[Future[Chunk]]:
+        """The file's chunks, the newest being converted in a thread of its own."""
         path = self._directory / record.name
         self._await_visible(path, record.size_bytes)
         with closing(open_file(path, self._files.format, self._files.csv, self._declared)) as file:
             decoder = Decoder(self._declared, file.schema, str(path))
             base = unit_id(record.name)
             for piece in file.pieces(wanted_columns(self._declared), record.first_row):
-                yield decode_piece(decoder, piece, record=record, unit_base=base)
+                yield self._converter.submit(decode_piece, decoder, piece, record=record, unit_base=base)
 
     def _await_visible(self, path: Path, size_bytes: int) -> None:
         """Returns once the file is here as the first rank saw it; raises SourceError when it does not come."""
