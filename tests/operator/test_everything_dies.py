@@ -13,9 +13,11 @@ from kafka_source.topics import arrow, send
 from node_agent.agent import NodeAgent
 from node_agent.plugin import RunNodes
 from operator_world.on_server import ROOT, OnServer
+from rap_contract.crd import COLUMNS
 from rap_trainer.checkpoint.layout import read_manifest
 from rap_trainer.step.ledger import ENV_LEDGER, gaps, replay
 from servers.kafka_cluster import KafkaCluster
+from servers.kube_api import Object
 from servers.waiting import wait_until
 from train.saved_state import newest
 from train.small_jobs import NUM_DENSE, NUM_SPARSE, document
@@ -130,6 +132,18 @@ class Story:
         assert (manifest.step, manifest.attempt) == (total_steps, self.on_server.attempt())
 
 
+def _empty_columns(job: Object) -> list[str]:
+    """Printer columns that a job leaves empty."""
+    found = []
+    for name, _, path, _ in COLUMNS:
+        value: Any = job
+        for part in path.strip(".").split("."):
+            value = (value or {}).get(part)
+        if value is None or value == "":
+            found.append(name)
+    return found
+
+
 def _messages(steps: int, *, seed: int) -> list[bytes]:
     """A message of BATCH rows for each step."""
     draw = np.random.default_rng(seed)
@@ -226,6 +240,9 @@ def test_pod_broker_operator_and_node_dying_in_turn_leave_no_gap_and_nothing_twi
     assert "Disruption" in {
         attempt["endClass"] for attempt in status["history"][: status["attempt"]["number"] - before]
     }
+
+    path = f"{on_server.path}/clicks"
+    wait_until(lambda: not _empty_columns(on_server.api.get(path)), limit_s=START_S, what="every column", every_s=1.0)
 
     story.feed(400 - story.num_fed)
     status = on_server.wait_phase("Completed", limit_s=START_S)

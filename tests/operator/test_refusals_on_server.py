@@ -12,6 +12,7 @@ import pytest
 from node_agent.agent import NodeAgent
 from operator_world.on_server import OnServer, script_job
 from operator_world.webhook import MESSAGE, RefusingWebhook
+from operator_world.world import rapjob
 from servers.kube_api import Object
 from servers.waiting import wait_until
 
@@ -67,6 +68,15 @@ def test_a_quota_on_jobs_is_said_with_the_servers_words_and_waited_for(on_server
     on_server.api.delete(f"{quotas}/none")
     wait_until(lambda: on_server.pods(), limit_s=120, what="a pod, once the quota is gone")
     assert on_server.attempt() == 1
+
+
+def test_pods_pass_the_restricted_security_standard_as_they_are(on_server: OnServer) -> None:
+    enforce = {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}
+    on_server.api.patch(f"/api/v1/namespaces/{on_server.namespace}", enforce)
+    on_server.operate()
+    job = rapjob(trainer={"nodes": 1, "gpusPerNode": 1})
+    on_server.create(job)
+    wait_until(lambda: on_server.pods(), limit_s=60, what="a pod that the standard lets through")
 
 
 def test_a_running_jobs_size_edited_by_hand_starts_a_new_attempt(on_server: OnServer, node_agent: NodeAgent) -> None:
