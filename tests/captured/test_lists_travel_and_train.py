@@ -11,7 +11,7 @@ from rap_contract.graph import FeatureGraph, compile_features
 from rap_contract.job import RAPJob
 from rap_trainer.captured.jagged_inputs import JaggedInputs, gather_lists_kernel, gather_lists_twin
 from rap_trainer.captured.list_exchange import Lists
-from rap_trainer.captured.lists import list_layout, roomy, several_ids
+from rap_trainer.captured.lists import Form, form_of, list_layout, roomy
 from rap_trainer.captured.schedule import Window
 from rap_trainer.plans import plan_job
 from torch.multiprocessing.spawn import spawn
@@ -28,8 +28,9 @@ def graph_of(plan: int, drop_firstx: bool = False) -> FeatureGraph:
     return graph
 
 
-def test_only_rows_of_several_ids_or_weights_travel_as_lists() -> None:
-    assert [several_ids(graph_of(plan)) for plan in (0, 1, 2, 4)] == [False, False, True, True]
+def test_ids_travel_singly_wherever_the_job_or_its_data_allow_it() -> None:
+    assert [form_of(graph_of(plan)) for plan in (0, 2, 4)] == [Form.SINGLE, Form.ASSUMED, Form.LISTS]
+    assert form_of(graph_of(0, drop_firstx=True)) is Form.ASSUMED
 
 
 def test_blocks_have_room_for_whatever_the_columns_can_become() -> None:

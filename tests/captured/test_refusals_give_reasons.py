@@ -58,12 +58,13 @@ def test_dims_that_no_kernel_takes_are_refused(world: World, dim: int) -> None:
     assert reason == f"embeddings of dim {dim}: only 16, 32, 64, 128, 256 are captured"
 
 
-def test_features_of_several_ids_are_refused_by_name_before_anything_changes(world: World) -> None:
+def test_lists_in_tables_of_several_kinds_are_refused_before_anything_changes(world: World) -> None:
     features = plan_job(0, max_rows=50, dim=16)["spec"]["features"]
     features[1]["ops"].pop()
+    features[1]["table"]["pooling"] = "mean"
     spec, graph = job(features=features)
     model = build(spec, graph, world)
-    with pytest.raises(CannotCapture, match="feature cat_0 may have several ids a row"):
+    with pytest.raises(CannotCapture, match=r"lists of ids in tables of several kinds \(dim, type or pooling\)"):
         CapturedRuntime(model, graph, world, batch_size=16)
     assert all(parameter.is_contiguous() for parameter in model.module.parameters())
 

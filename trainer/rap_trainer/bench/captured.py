@@ -15,7 +15,7 @@ from rap_trainer.captured.assemble import Assembly, assemble
 from rap_trainer.captured.capture import CapturedSteps
 from rap_trainer.captured.jagged_inputs import JaggedInputs
 from rap_trainer.captured.list_exchange import make_lists
-from rap_trainer.captured.lists import PLACE_IDS, ListLayout, several_ids
+from rap_trainer.captured.lists import PLACE_IDS, Form, ListLayout, form_of
 from rap_trainer.captured.runtime import CapturedRuntime, CapturedState, Tuning
 from rap_trainer.captured.schedule import Schedule, Window
 from rap_trainer.captured.slots import Slot
@@ -86,7 +86,7 @@ class CapturedIdeal:
         subject: Subject | None = None,
     ) -> None:
         """`subject`: needed where rows hold several ids, for how many its batches have."""
-        several = subject is not None and several_ids(subject.graph)
+        several = subject is not None and form_of(subject.graph) is Form.LISTS
         self.assembly = assemble(
             model,
             world,

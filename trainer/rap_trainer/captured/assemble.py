@@ -77,6 +77,7 @@ class Assembly:
                     tail_rows=self.tail_rows,
                 ),
                 lists=lists.outgoing(slot.index),
+                present_BS=None,  # an empty list is a sum of nothing
             )
             for slot in self.slots
         )
@@ -128,7 +129,7 @@ def assemble(
     """The parts for one batch size. Collective. Raises CannotCapture.
 
     `exchange`: auto (the faster one here), copy-engine, nccl. `ids_proven`: preprocessing guarantees
-    that every id is a row of its table, so the tables need not check again. `lists`: rows hold several ids.
+    that every id is a row of its table, so the tables need not check again. `lists`: rows may hold several ids.
     """
     reasons = refusals(model)
     if lists and not reasons:
@@ -161,9 +162,7 @@ def assemble(
         exchange=chosen,
         blocks=blocks,
         order=tuple(name for owned in ownership.owned for name in owned),
-        slots=make_slots(
-            blocks, ownership.owned[world.rank], chosen, dense_width=dense.dense_width, optional=not lists
-        ),
+        slots=make_slots(blocks, ownership.owned[world.rank], chosen, dense_width=dense.dense_width),
         lanes=Lanes(world.device),
         ownership=ownership,
         tail_rows=_rows_of_last(sharded),

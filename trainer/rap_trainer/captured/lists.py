@@ -10,8 +10,9 @@ B rows, F features in rank-major order, N ids.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from itertools import accumulate
 
 from rap_contract.graph import FeatureGraph
@@ -66,13 +67,29 @@ class ListLayout:
         )
 
 
-def several_ids(graph: FeatureGraph) -> bool:
-    """Whether a row may hold several ids of some feature, or weights, so that ids travel as lists."""
-    try:
-        OutputLayout.one_id_each([feature.name for feature in graph.sparse]).check(graph)
-    except ValueError:
-        return True
-    return False
+class Form(Enum):
+    """How sparse features travel from their rows to their tables."""
+
+    SINGLE = "at most one id a row and feature, whatever the data"
+    ASSUMED = "at most one id a row and feature, as long as no list of the data has more"
+    LISTS = "lists of ids"
+
+
+def form_of(graph: FeatureGraph) -> Form:
+    """The cheapest form that a job may begin with."""
+    for form in (Form.SINGLE, Form.ASSUMED):
+        try:
+            single_layout(graph, [feature.name for feature in graph.sparse], form).check(graph)
+        except ValueError:
+            continue
+        return form
+    return Form.LISTS
+
+
+def single_layout(graph: FeatureGraph, order: Sequence[str], form: Form) -> OutputLayout:
+    """What preprocessing writes where no feature has more than one id a row."""
+    lists = frozenset(name for name, kind in graph.columns.items() if kind.is_list)
+    return OutputLayout.one_id_each(order, single=lists if form is Form.ASSUMED else frozenset())
 
 
 def list_layout(

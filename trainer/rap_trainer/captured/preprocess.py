@@ -7,12 +7,11 @@ from collections.abc import Sequence
 import torch
 from rap_contract.graph import FeatureGraph
 
-from rap_trainer.captured.lists import ListLayout, list_limits
+from rap_trainer.captured.lists import Form, ListLayout, list_limits, single_layout
 from rap_trainer.captured.raw import RawBuffer
 from rap_trainer.captured.raw_layout import RawLayout
 from rap_trainer.captured.slots import Slot
 from rap_trainer.fusion.buffers import Outputs
-from rap_trainer.fusion.layout import OutputLayout
 from rap_trainer.fusion.program import FusedProgram
 
 
@@ -28,6 +27,7 @@ class FusedPreprocessor:
         device: torch.device,
         *,
         lists: ListLayout | None = None,
+        form: Form = Form.SINGLE,
     ) -> None:
         self.raw = tuple(RawBuffer(layout, device) for _ in slots)
         self._on_gpu = device.type == "cuda"
@@ -37,7 +37,7 @@ class FusedPreprocessor:
         """A raw buffer has been read and may be overwritten: recorded behind the last launch."""
         batches = [buffer.batch() for buffer in self.raw]
         limits = list_limits(graph, batch_size=layout.batch_size, capacities=layout.capacities)
-        outputs = OutputLayout.one_id_each(order) if lists is None else lists.output_layout()
+        outputs = single_layout(graph, order, form) if lists is None else lists.output_layout()
         self.program = FusedProgram(graph, device, limits=limits, layout=outputs)
         self._bindings = [self.program.bind(batch) for batch in batches]
         self._outputs = [self._outputs_of(slot) for slot in slots]

@@ -128,6 +128,13 @@ class RawBuffer:
         self._pack_columns(raw, route, workers)
         self._with_nulls |= route.nulls
 
+    def holds_one_each(self, raw: RawBatch) -> bool:
+        """Whether no row of any list column has more than one element; lists in blocks have exactly one."""
+        if self._route(raw.blocks).rows_of_one:
+            return True
+        lengths = (raw.columns[name].lengths_B for name in self.layout.capacities if name in raw.columns)
+        return all(each is None or not each.numel() or int(each.max()) <= 1 for each in lengths)
+
     def shortage(self, raw: RawBatch) -> dict[str, int]:
         """Elements of the list columns that have no room for the batch."""
         return {

@@ -23,7 +23,7 @@ from rap_trainer.batch import ModelBatch, RawBatch
 from rap_trainer.captured.assemble import Assembly, CannotCapture, assemble
 from rap_trainer.captured.capture import CapturedSteps
 from rap_trainer.captured.list_exchange import ListExchange, make_lists
-from rap_trainer.captured.lists import list_layout, roomy, several_ids
+from rap_trainer.captured.lists import Form, form_of, list_layout, roomy
 from rap_trainer.captured.preprocess import FusedPreprocessor
 from rap_trainer.captured.raw import PACKERS, Overflow, RawBuffer
 from rap_trainer.captured.raw_layout import ROOM, RawLayout, raw_layout
@@ -86,8 +86,7 @@ class CapturedRuntime:
         tuning: Tuning = DEFAULT_TUNING,
     ) -> None:
         """Captures at once. Collective. Raises CannotCapture with the reasons if the job has no captured form."""
-        self._several_ids = several_ids(graph)
-        """Rows may hold several ids of a feature, or weights: they travel as lists."""
+        self._form = form_of(graph)
         self._graph, self._world, self._evaluator = graph, world, evaluator
         self._model = model
         self.assembly: Assembly = assemble(
@@ -97,7 +96,7 @@ class CapturedRuntime:
             exchange=tuning.exchange,
             precision=precision,
             ids_proven=True,
-            lists=self._several_ids,
+            lists=self._form is not Form.SINGLE,
         )
         self._progress = Progress(world.device, self.assembly.lanes.progress)
         main = torch.cuda.current_stream(world.device)
@@ -121,15 +120,17 @@ class CapturedRuntime:
     def prepare(self, raw: RawBatch) -> CapturedState:
         """Copies a batch to the device, on a stream of its own. Captures again if a list column outgrew its room.
 
-        Where rows hold several ids this is collective, for all ranks must have the same room.
+        Where rows may hold several ids this is collective, for all ranks must have the same form and room.
         """
         slot = self._prepared % 2
-        if self._several_ids:
+        if self._form is Form.SINGLE:
+            try:
+                self._upload(raw, slot)
+            except Overflow as overflow:
+                self._grow(overflow.needed)
+                self._upload(raw, slot)
+        else:
             self._make_room(raw)
-        try:
-            self._upload(raw, slot)
-        except Overflow as overflow:
-            self._grow(overflow.needed)
             self._upload(raw, slot)
         self._prepared += 1
         state = CapturedState(raw=raw, slot=slot)
@@ -236,13 +237,15 @@ class CapturedRuntime:
     def _capture(self, layout: RawLayout, *, warm: bool = False, held: Sequence[RawBuffer] = ()) -> None:
         device, slots, lists = self._world.device, self.assembly.slots, None
         self._lists: ListExchange | None = None
-        if self._several_ids:
+        if self._form is Form.LISTS:
             owned = self.assembly.ownership.owned
             lists = list_layout(self._graph, owned, batch_size=layout.batch_size, capacities=layout.capacities)
             self._lists = make_lists(lists, self.assembly.exchange, self._world)
             slots = self.assembly.slots_with(self._lists)
         self._slots = slots
-        self._preprocessor = FusedPreprocessor(self._graph, self.assembly.order, layout, slots, device, lists=lists)
+        self._preprocessor = FusedPreprocessor(
+            self._graph, self.assembly.order, layout, slots, device, lists=lists, form=self._form
+        )
         for buffer, before in zip(self._preprocessor.raw, held, strict=False):
             buffer.take_over(before)
         self._pinned = [RawBuffer(layout, torch.device("cpu"), pinned=True) for _ in slots]
@@ -283,31 +286,35 @@ class CapturedRuntime:
         self._graphs.close()
 
     def _make_room(self, raw: RawBatch) -> None:
-        """Grows on all ranks if a batch of any has more elements than there is room. Collective."""
-        needed, capacities = self._pinned[0].shortage(raw), self._pinned[0].layout.capacities
+        """Captures again on all ranks if a batch of any has more elements than there is room. Collective."""
+        buffer, group = self._pinned[0], self._world.control_group
+        capacities = buffer.layout.capacities
+        fits = buffer.holds_one_each(raw) if self._form is Form.ASSUMED else not buffer.shortage(raw)
+        misfit = torch.tensor([int(not fits)])
         if self._world.size > 1:
-            group = self._world.control_group
-            anyone = torch.tensor([int(bool(needed))])
-            dist.all_reduce(anyone, dist.ReduceOp.MAX, group=group)
-            if anyone:
-                sizes = torch.tensor([needed.get(name, 0) for name in capacities])
-                dist.all_reduce(sizes, dist.ReduceOp.MAX, group=group)
-                needed = {name: size for name, size in zip(capacities, sizes.tolist(), strict=True) if size}
-        if needed:
-            self._grow(needed)
+            dist.all_reduce(misfit, dist.ReduceOp.MAX, group=group)
+        if not misfit:
+            return
+        sizes = torch.tensor([raw.columns[name].values_N.numel() if name in raw.columns else 0 for name in capacities])
+        if self._world.size > 1:
+            dist.all_reduce(sizes, dist.ReduceOp.MAX, group=group)
+        if self._form is Form.ASSUMED:
+            log.info("rows have lists of several ids: from here on they travel as lists")
+            self._form = Form.LISTS
+        self._grow({name: n for name, n in zip(capacities, sizes.tolist(), strict=True) if n > capacities[name]})
 
     def _grow(self, needed: Mapping[str, int]) -> None:
         layout = self._pinned[0].layout
         room = {
-            name: roomy(elements, layout.batch_size) if self._several_ids else int(ROOM * elements)
+            name: int(ROOM * elements) if self._form is Form.SINGLE else roomy(elements, layout.batch_size)
             for name, elements in needed.items()
         }
         capacities = {name: max(held, room.get(name, 0)) for name, held in layout.capacities.items()}
-        log.info("captures again: list columns outgrew their room: %s", needed)
+        log.info("captures again for lists of up to %s elements", needed)
         torch.cuda.synchronize(self._world.device)
         self._close()
         grown = raw_layout(self._graph, batch_size=layout.batch_size, capacities=capacities)
-        if not self._several_ids:  # talks to no other rank: each grows when its own data asks for it
+        if self._form is Form.SINGLE:  # talks to no other rank: each grows when its own data asks for it
             self._capture(grown, warm=True, held=self._preprocessor.raw)
             return
         self._capture(grown)

@@ -155,7 +155,7 @@ class TrainStep:
         with self.lanes.tables.on():
             if gate is not None:
                 gate.ids_known()
-            pooled.backward(grads.view_as(pooled))  # type: ignore[no-untyped-call]  # torch leaves it untyped
+            pooled.backward(grads[: pooled.numel()].view_as(pooled))  # type: ignore[no-untyped-call]  # torch leaves it untyped
             if gate is not None:
                 gate.backward_enqueued()
         self.lanes.tables.join()

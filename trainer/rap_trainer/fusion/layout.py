@@ -36,6 +36,8 @@ class OutputLayout:
 
     False: the owner of the buffers has written them once, and every batch has the same number of rows.
     """
+    single: frozenset[str] = frozenset()
+    """List columns that hold at most one element a row: not proven by the graph, but the caller sees to it."""
 
     @classmethod
     def plain(cls, graph: FeatureGraph) -> OutputLayout:
@@ -43,9 +45,9 @@ class OutputLayout:
         return cls(blocks=(Block(features=tuple(feature.name for feature in graph.sparse)),))
 
     @classmethod
-    def one_id_each(cls, order: Sequence[str]) -> OutputLayout:
+    def one_id_each(cls, order: Sequence[str], *, single: frozenset[str] = frozenset()) -> OutputLayout:
         """[order][B], padded: the send buffer of an input dist of features with at most one id a row."""
-        return cls(blocks=(Block(features=tuple(order)),), padded=True, write_lengths=False)
+        return cls(blocks=(Block(features=tuple(order)),), padded=True, write_lengths=False, single=single)
 
     def check(self, graph: FeatureGraph) -> None:
         """Raises ValueError unless each sparse feature has exactly one place that can hold it."""
@@ -62,20 +64,22 @@ class OutputLayout:
         if graph.weighted:
             raise ValueError("a padded layout has no room for weights; use a layout of lists")
         for feature in graph.sparse:
-            if not at_most_one(graph, graph.nodes[feature.node]):
+            if not at_most_one(graph, graph.nodes[feature.node], self.single):
                 raise ValueError(
                     f"feature {feature.name} may have several ids a row and has no place in a padded layout; "
                     "end its chain with firstx: {count: 1}, or use a layout of lists"
                 )
 
 
-def at_most_one(graph: FeatureGraph, node: Node) -> bool:
-    """Whether no row of a value ever holds more than one element."""
+def at_most_one(graph: FeatureGraph, node: Node, single: frozenset[str] = frozenset()) -> bool:
+    """Whether no row of a value ever holds more than one element, if the columns `single` do not."""
     if not node.type.is_list or (node.type.width is not None and node.type.width <= 1):
         return True
     op = node.op
     if op is None:
-        return node.collapse is not None and at_most_one(graph, graph.nodes[node.inputs[0]])
+        if node.column is not None:
+            return node.column in single
+        return node.collapse is not None and at_most_one(graph, graph.nodes[node.inputs[0]], single)
     if isinstance(op, Firstx) and op.n <= 1:
         return True
     if isinstance(op, Cartesian) and op.max == 1:
@@ -83,4 +87,4 @@ def at_most_one(graph: FeatureGraph, node: Node) -> bool:
     if isinstance(op, Onehot) and op.classes > 1:
         return False
     lists = node.inputs if isinstance(op, Cartesian) else node.inputs[:1]
-    return all(at_most_one(graph, graph.nodes[index]) for index in lists)
+    return all(at_most_one(graph, graph.nodes[index], single) for index in lists)
