@@ -255,6 +255,8 @@ class Replans(StatusModel):
     """The change under way, if there is one."""
     stable: Hash = ""
     """The last plan that proved itself."""
+    handed: bool = False
+    """The ranks have the plan in force from the ConfigMap; else it is their own."""
     baseline: Baseline | None = None
     """What drift is counted from; none before the first full window."""
     num_ranks: int | None = None

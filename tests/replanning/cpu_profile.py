@@ -26,9 +26,7 @@ def cpu_profile(job: RAPJob, *, hidden_s: float, step_s: float, seconds_per_byte
             for solo_s, added_s in curves.get(name, ())
         )
         windows.append(WindowProfile(name=name, seconds=None, responses=responses))
-    rates = Rates(
-        launch_seconds=0.0, seconds_per_byte=seconds_per_byte, seconds_per_op=0.0, full_programs=1.0, error_ratio=0.2
-    )
+    rates = Rates(launch_seconds=0.0, seconds_per_byte=seconds_per_byte, seconds_per_op=0.0, error_ratio=0.2)
     return Profile(
         device=Device(name="cpu", memory_bytes=2**34, driver=""),
         date="2026-11-29",

@@ -84,7 +84,7 @@ def _mended(case: Case) -> Verdict | None:
         message = f"the ConfigMap {found}; plan {wanted} is put back"
         acts = (PutInForce(plan=wanted, why="mended"),)
         return case.decided("PlanMended", "ConfigMapEdited", message, plans=(wanted, wanted), acts=acts, wake_s=1.0)
-    if not seen.in_force and not seen.stored and change is None:
+    if not seen.in_force and not state.handed and change is None:
         return None  # the ranks' own plan: nothing was ever handed to them
     lost = case.with_state(change=None, stable="", baseline=None, fired=[], searched_at=None)
     message = f"plan {wanted} is no longer in the ConfigMap; the ranks keep what they have, and a plan is searched anew"

@@ -9,7 +9,7 @@ from rap_contract.status import Baseline, Change, Refusal, time_text
 from rap_operator.replanning import gates, triggers
 from rap_operator.replanning.case import Case
 from rap_operator.replanning.triggers import Trigger
-from rap_operator.replanning.values import Ask, Forget, Proposal, Store, Take, Unusable, Verdict, Window
+from rap_operator.replanning.values import Act, Ask, Forget, Proposal, Store, Take, Unusable, Verdict, Window
 from rap_operator.replanning.window import reduced
 
 MAX_REFUSED = 32
@@ -107,11 +107,19 @@ def _searched(
         outcome = "None" if held is not None else "WouldSwitch"
         reason = held.reason if held is not None else trigger.name
         message = f"{trigger.text}: {held.message}" if held is not None else _offer(trigger, proposal)
-        return told.decided(outcome, reason, message, plans=plans, numbers=numbers, acts=(Forget(),))
+        acts: tuple[Act, ...] = (*_restored(case, proposal), Forget())
+        return told.decided(outcome, reason, message, plans=plans, numbers=numbers, acts=acts)
     if case.policy.mode == "Auto" and not case.seen.may_switch:
         message = "as many jobs as may are switching; this one waits for its turn"
         return case.decided("None", "LimitReached", message, plans=plans, numbers=numbers, wake_s=5.0)
     return _begun(case, window, trigger, proposal, numbers=numbers)
+
+
+def _restored(case: Case, proposal: Proposal) -> tuple[Store, ...]:
+    """The plan in force is lost from the ConfigMap: the ranks have told it to the search."""
+    if not case.state.handed or proposal.fallback in case.seen.stored or proposal.fallback != proposal.before:
+        return ()
+    return (Store(request=proposal.request, keep=(proposal.fallback,)),)
 
 
 def _judged(case: Case, window: Window, trigger: Trigger, *, reported: str) -> Case:

@@ -71,7 +71,9 @@ def _applying(case: Case, change: Change) -> Verdict:
         return trouble
     if _all_report(case, change.plan):
         switches = [time_text(case.now_s), *case.state.switches][:1000]
-        taken = case.begun(change, state="Verifying", attempt=case.seen.attempt).with_state(switches=switches)
+        taken = case.begun(change, state="Verifying", attempt=case.seen.attempt).with_state(
+            switches=switches, handed=True
+        )
         message = f"all ranks run plan {change.plan} after {case.since_s(change.since):.1f} s"
         numbers: dict[str, float | None] = {"secondsToSwitch": case.since_s(change.since)}
         return taken.decided("Switched", change.trigger, message, plans=plans, numbers=numbers)
@@ -138,7 +140,12 @@ def _reverting(case: Case, change: Change) -> Verdict:
     if _all_report(case, change.before) or _never_left(case, change):
         fired = list(dict.fromkeys((*case.state.fired, change.trigger)))
         back = case.with_state(
-            change=None, stable=change.before, baseline=change.baseline, fired=fired, searched_at=time_text(case.now_s)
+            handed=True,
+            change=None,
+            stable=change.before,
+            baseline=change.baseline,
+            fired=fired,
+            searched_at=time_text(case.now_s),
         )
         return back.decided("Reverted", change.reason, f"all ranks run plan {change.before} again", plans=plans)
     return case.quiet("True", "Reverting", change.reason, wake_s=5.0)

@@ -107,12 +107,16 @@ def _is_full(inside: Sequence[Reading], policy: Replanning) -> bool:
 
 def _reduce(inside: Sequence[Reading], *, stall_from: Reading) -> Window | Unusable:
     first, last = inside[0], inside[-1]
+    fallen = next((rank for early, late in pairwise(inside) for rank in _fallen(early, late)), None)
+    if fallen is not None:
+        return Unusable(reason="MetricsInvalid", message=f"a counter of rank {fallen} fell")
     steps, seconds, exposed = [], [], []
     for early, late in zip(first.pages, last.pages, strict=False):
         num = _rise(early.steps, late.steps)
         took, waited = _rise(early.step_seconds, late.step_seconds), _rise(early.exposed_seconds, late.exposed_seconds)
-        if num is None or took is None or waited is None or early.rank != late.rank:
-            return Unusable(reason="MetricsInvalid", message=f"a counter of rank {late.rank} fell")
+        assert num is not None
+        assert took is not None
+        assert waited is not None
         steps.append(num)
         seconds.append(took)
         exposed.append(waited)
@@ -140,6 +144,18 @@ def _reduce(inside: Sequence[Reading], *, stall_from: Reading) -> Window | Unusa
         early=_measured(inside[: len(inside) // 2]),
         late=_measured(inside[-(len(inside) // 2) :]),
     )
+
+
+def _fallen(early: Reading, late: Reading) -> list[int]:
+    """Ranks of which a counter is lower in the later reading: somebody lies, or restarted unseen."""
+    return [
+        after.rank
+        for before, after in zip(early.pages, late.pages, strict=False)
+        if before.rank != after.rank
+        or _rise(before.steps, after.steps) is None
+        or _rise(before.step_seconds, after.step_seconds) is None
+        or _rise(before.exposed_seconds, after.exposed_seconds) is None
+    ]
 
 
 def _measured(readings: Sequence[Reading], ratio: float | None = None) -> Baseline:
