@@ -61,7 +61,7 @@ class RAPJobSpec(Model):
     active_deadline_seconds: Seconds | None = None
     """The job fails when it has run so long."""
     stall_seconds: Seconds = 900
-    """No step or no checkpoint progress for so long is a stall: the attempt is replaced."""
+    """No step or no checkpoint progress for so long is a stall: the attempt is replaced; 0: never."""
     ttl_seconds_after_finished: Seconds | None = None
     """The finished job is deleted after so long."""
     managed_by: str | None = Field(default=None, max_length=63)

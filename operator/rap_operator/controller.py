@@ -18,7 +18,7 @@ from rap_operator.decision import Notice
 from rap_operator.events import EventSink
 from rap_operator.logs import job_context
 from rap_operator.observe import Observer
-from rap_operator.observed import Subject, Telemetry
+from rap_operator.observed import Judged, Observed, Subject, Telemetry
 from rap_operator.policy import Limits
 from rap_operator.replanning.replanner import Replanner
 from rap_operator.resources import WATCHED
@@ -27,6 +27,7 @@ from rap_operator.workqueue import WorkQueue
 
 LOG = logging.getLogger(__name__)
 NOT_GONE_RETRY_S = 1.0
+REFUSED_RETRY_S = 30.0
 RESYNC_JITTER = 0.1  # share of a wait, so that a thousand jobs do not wake at once
 
 
@@ -95,15 +96,35 @@ class Controller:
         if view is None:
             return None
         judged, observed = self._observer.observe(view)
-        decision = decide(judged, observed, self._wall_clock(), self._limits)
         try:
-            self._applier.apply(decision, judged, observed)
+            return self._decided(judged, observed)
         except NotGone as waiting:
             LOG.info("%s", waiting)
             return NOT_GONE_RETRY_S
         except (ApiError, Foreign) as error:
-            self._tell(observed.subject, error)
-            raise
+            if not _is_refusal(error):
+                raise
+            try:
+                again_s = self._without_new_spec(judged, observed, error)
+            except (ApiError, Foreign):
+                again_s = None
+            if again_s is None:
+                self._tell(observed.subject, error)
+                raise
+            return again_s
+
+    def _without_new_spec(self, judged: Judged, observed: Observed, error: Exception) -> float | None:
+        """A new spec that cannot be stored must not stop the rest: the one before goes on being enforced."""
+        enforced = observed.status.revision.enforced
+        if not enforced or judged.revision in ("", enforced):
+            return None
+        refused = Judged(problems=(f"spec: it cannot be stored: {error}",))
+        again_s = self._decided(refused, observed)
+        return REFUSED_RETRY_S if again_s is None else min(again_s, REFUSED_RETRY_S)
+
+    def _decided(self, judged: Judged, observed: Observed) -> float | None:
+        decision = decide(judged, observed, self._wall_clock(), self._limits)
+        self._applier.apply(decision, judged, observed)
         before, after = observed.status.restarts.total, decision.status
         if after.restarts.total > before and after.attempt is not None:
             self.observe_restart(after.attempt.cause)
@@ -161,8 +182,6 @@ class Controller:
 
     def _tell(self, subject: Subject, error: Exception) -> None:
         """What the server will not have is the user's to know: a quota, a webhook, a wrong podTemplate."""
-        if isinstance(error, ApiError) and error.status not in (400, 403, 413, 422):
-            return
         self._applier.say_refused(subject, str(error), now_s=self._wall_clock())
         self._events.tell(subject, Notice(reason="Refused", message=str(error), level="Warning"))
 
@@ -170,3 +189,7 @@ class Controller:
         thread = threading.Thread(target=target, name=name, daemon=True)
         thread.start()
         self._threads.append(thread)
+
+
+def _is_refusal(error: ApiError | Foreign) -> bool:
+    return isinstance(error, Foreign) or error.status in (400, 403, 413, 422)

@@ -120,7 +120,7 @@ def _end(status: Status, sight: Sight, job: JobView | None, pods: tuple[PodView,
 
 def _stalled(attempt: Attempt, sight: Sight) -> End | None:
     telemetry, stall_s = sight.observed.telemetry, sight.policy.stall_s
-    if telemetry is None or telemetry.attempt != attempt.number or attempt.running_at is None:
+    if stall_s <= 0 or telemetry is None or telemetry.attempt != attempt.number or attempt.running_at is None:
         return None
     running_s = sight.now_s - time_s(attempt.running_at)
     still_s = min(sight.now_s - telemetry.progress_at_s, running_s)

@@ -156,7 +156,7 @@ class MortalApi:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("scenario", ["create", "restart", "suspend and resize"])
+@pytest.mark.parametrize("scenario", ["create", "restart", "resize", "suspend and resize", "delete"])
 def test_a_kill_at_any_request_leaves_one_attempt_and_no_duplicate(
     on_server: OnServer, node_agent: NodeAgent, scenario: str
 ) -> None:
@@ -180,22 +180,32 @@ def _survives(on_server: OnServer, node_agent: NodeAgent, scenario: str, *, kill
     mortal = MortalApi(on_server.real_api(), kill_at=kill_at, has_effect=has_effect)
     first = Controller(mortal, namespaces=(on_server.namespace,))
     first.start(workers=1)
-    attempt = {"create": 1, "restart": 2, "suspend and resize": 2}[scenario]
+    attempt = 1 if scenario in ("create", "delete") else 2
     if scenario == "restart":
         node_agent.kill(on_server.namespace, next(p["metadata"]["name"] for p in on_server.pods()))
+    elif scenario == "resize":
+        on_server.edit(name, trainer={"nodes": 1})
     elif scenario == "suspend and resize":
         on_server.edit(name, suspend=True, trainer={"nodes": 1})
+    elif scenario == "delete":
+        on_server.api.delete(f"{on_server.path}/{name}", propagationPolicy="Foreground")
 
     def is_over() -> bool:
-        status = on_server.status(name)
         if mortal.is_dead.is_set():
             return True
-        goal = "Suspended" if scenario == "suspend and resize" else "Running"
-        return status.get("phase") == goal and (scenario != "restart" or status["attempt"]["number"] == 2)
+        if scenario == "delete":
+            return not on_server.children()
+        status = on_server.status(name)
+        goal = ("Suspended", 1) if scenario == "suspend and resize" else ("Running", attempt)
+        return (status.get("phase"), (status.get("attempt") or {}).get("number")) == goal
 
     wait_until(is_over, limit_s=90, what=f"the kill at request {kill_at}, or the end of {scenario}")
     first.stop()
     second = on_server.operate()
+    if scenario == "delete":
+        wait_until(lambda: not on_server.children(), limit_s=90, what="everything to be gone")
+        second.stop()
+        return mortal.is_dead.is_set()
     if scenario == "suspend and resize":
         on_server.wait_phase("Suspended", name=name)
         on_server.edit(name, suspend=False)

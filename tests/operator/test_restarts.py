@@ -184,6 +184,14 @@ def test_a_step_that_stands_still_is_a_stall_and_the_attempt_is_replaced(world: 
     assert world.attempt == 2
 
 
+def test_a_stall_time_of_nought_means_never() -> None:
+    world = World()
+    world.apply(stallSeconds=0)
+    world.telemetry = telemetry(world)
+    world.pass_time(7200, step_s=600)
+    assert (world.status.phase, world.attempt) == ("Running", 1)
+
+
 def test_a_checkpoint_that_does_not_come_is_a_stall_too(world: World) -> None:
     world.telemetry = telemetry(world)
     for _ in range(13):

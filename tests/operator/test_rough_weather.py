@@ -185,6 +185,23 @@ def test_what_a_webhook_or_a_quota_refuses_is_said_and_made_once_it_yields(kind:
     assert world.condition("Scheduled") == ("True", "AllPodsScheduled")
 
 
+def test_a_new_spec_that_may_not_be_stored_stops_neither_the_old_one_nor_its_restarts(world: World) -> None:
+    world.cluster.refuses = {"ConfigMap": "exceeded quota: configmaps"}
+    world.edit(checkpoint={"intervalSeconds": 61})
+    assert world.condition("Accepted") == ("False", "InvalidSpec")
+    message = next(c.message for c in world.status.conditions if c.type == "Accepted")
+    assert "exceeded quota" in message
+    assert "the last valid spec stays in force" in message
+    kill_one(world)
+    world.settle()
+    world.pass_time(11)
+    assert (world.status.phase, world.attempt, len(world.pods)) == (Phase.RUNNING, 2, 2)
+    world.cluster.refuses = {}
+    world.settle()
+    assert (world.status.phase, world.attempt) == (Phase.RUNNING, 3)
+    assert world.condition("Accepted") == ("True", "Valid")
+
+
 @pytest.mark.parametrize("parallelism", [1, 3, 0])
 def test_a_running_jobs_size_edited_by_hand_starts_a_new_attempt_of_the_right_size(
     world: World, parallelism: int
