@@ -41,17 +41,17 @@ def gather_lists_kernel(
     """Grid: (T * W + 1, programs a segment). Segment (t, w): rank w's ids of feature t; the last one: what is no id."""
     segment = tl.program_id(0)
     R = W * B + 1
-    at = tl.program_id(1) * TILE + tl.arange(0, TILE)
+    lane = tl.program_id(1) * TILE + tl.arange(0, TILE)
     step = tl.num_programs(1) * TILE
     if segment == T * W:
-        begin = tl.load(offsets_ptr + T * R - 1)
-        at = begin + at
-        end = (W * C).to(tl.int64)
-        while tl.min(at, 0) < end:
-            tl.store(out_ptr + at, (at - begin) % tail_rows, mask=at < end)
+        filled = tl.load(offsets_ptr + T * R - 1)
+        place = filled + lane
+        room = tl.cast(W * C, tl.int64)
+        while tl.min(place, 0) < room:
+            tl.store(out_ptr + place, (place - filled) % tail_rows, mask=place < room)
             if WEIGHTED:
-                tl.store(out_weights_ptr + at, tl.zeros([TILE], tl.float32), mask=at < end)
-            at += step
+                tl.store(out_weights_ptr + place, tl.zeros([TILE], tl.float32), mask=place < room)
+            place += step
     else:
         t = segment // W
         w = segment % W
@@ -61,6 +61,7 @@ def gather_lists_kernel(
         source = tl.sum(held, 0) + w * C
         begin = tl.load(offsets_ptr + t * R + w * B)
         num = tl.load(offsets_ptr + t * R + (w + 1) * B) - begin
+        at = lane
         while tl.min(at, 0) < num:
             tl.store(out_ptr + begin + at, tl.load(ids_ptr + source + at, mask=at < num, other=0), mask=at < num)
             if WEIGHTED:
