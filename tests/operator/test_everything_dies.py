@@ -48,7 +48,7 @@ class Story:
         """A new process of the same identity, as a Deployment's next pod would take the lease over."""
         self._operators += 1
         arguments = ("--lease-namespace", self.on_server.namespace, "--identity", "the-pod")
-        options = ("--force-delete-after-seconds", "1", "--scrape-interval-seconds", "1")
+        options = ("--force-delete-after-seconds", "5", "--scrape-interval-seconds", "1")
         log = self.folder / f"operator-{self._operators}.log"
         self.operator = self.on_server.operator_process(*arguments, *options, log=log)
         return self.operator
