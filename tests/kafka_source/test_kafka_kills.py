@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from servers.kafka_cluster import KafkaCluster
 from train.forge import Forge, until
 from train.saved_state import newest
 from train.small_jobs import NUM_DENSE, NUM_SPARSE, write_job
-from train.watching import steps_begun
+from train.watching import has_checkpoint, steps_begun
 
 pytestmark = pytest.mark.kafka
 
@@ -35,13 +37,20 @@ def messages(rows: int, seed: int) -> list[bytes]:
 
 
 def kill_at_random_steps(
-    folder: Path, forge: Forge, cluster: KafkaCluster, *, kills: int, rows_a_partition: int, choose: random.Random
+    folder: Path,
+    forge: Forge,
+    cluster: KafkaCluster,
+    *,
+    kills: int,
+    rows_a_partition: int,
+    choose: random.Random,
+    partitions: int = PARTITIONS,
 ) -> None:
-    """Trains a topic while ranks are killed, and audits the ledger."""
-    topic = cluster.create_topic("kills", num_partitions=PARTITIONS)
-    for partition in range(PARTITIONS):
+    """Trains a topic while ranks are killed, and audits the ledger. Of one partition both ranks train slices."""
+    topic = cluster.create_topic("kills", num_partitions=partitions)
+    for partition in range(partitions):
         send(cluster, topic, messages(rows_a_partition, partition), partition)
-    rows = PARTITIONS * rows_a_partition
+    rows = partitions * rows_a_partition
     total, rest = divmod(rows, BATCH * RANKS)
     assert rest == 0
     ledger = folder / "ledger"
@@ -70,11 +79,55 @@ def kill_at_random_steps(
         ends |= {
             unit: end.offset for step in steps.values() for unit, (_, end) in step.spans.items() if "@" not in unit
         }
-    assert ends == {f"{topic}/{p}": rows_a_partition // ROWS_A_MESSAGE for p in range(PARTITIONS)}
+    assert ends == {f"{topic}/{p}": rows_a_partition // ROWS_A_MESSAGE for p in range(partitions)}
 
 
 def test_killed_ranks_leave_no_gap_and_nothing_twice(tmp_path: Path, forge: Forge, kafka_broker: KafkaCluster) -> None:
     kill_at_random_steps(tmp_path, forge, kafka_broker, kills=2, rows_a_partition=400, choose=random.Random(5))
+
+
+def test_killed_ranks_that_share_one_partition_leave_no_gap_either(
+    tmp_path: Path, forge: Forge, kafka_broker: KafkaCluster
+) -> None:
+    kill_at_random_steps(
+        tmp_path, forge, kafka_broker, kills=1, rows_a_partition=1600, choose=random.Random(7), partitions=1
+    )
+
+
+def test_two_trainers_of_one_job_by_mistake_leave_one_model_with_every_row_once(
+    tmp_path: Path, forge: Forge, kafka_broker: KafkaCluster
+) -> None:
+    """The second one fences the first, which may stand still meanwhile and ends at its next checkpoint."""
+    topic = kafka_broker.create_topic("twice", num_partitions=2)
+    for partition in range(2):
+        send(kafka_broker, topic, messages(1600, partition), partition)
+    total = 3200 // BATCH
+    job = write_job(
+        tmp_path,
+        source={"kafka": {"bootstrapServers": kafka_broker.bootstrap_servers, "topic": topic}},
+        trainer__batchSizePerGpu=BATCH,
+        trainer__maxSteps=total,
+        checkpoint__intervalSeconds=0.2,
+        restartPolicy__maxRestarts=0,
+    )
+    ledgers = [tmp_path / "first", tmp_path / "second"]
+    first = forge.start(job, num_ranks=1, environment={ENV_LEDGER: str(ledgers[0])})
+    until(lambda: steps_begun(ledgers[0]) > 20 and has_checkpoint(tmp_path), "the first one has a checkpoint")
+    zombie = first.rank_pid(0)
+    first.freeze_rank(0)
+    second = forge.start(job, num_ranks=1, environment={ENV_LEDGER: str(ledgers[1])})
+    assert second.wait() == ExitCode.DONE, second.output
+    os.kill(zombie, signal.SIGCONT)
+    assert first.wait() == ExitCode.CHECKPOINT, first.output
+    saved = read_manifest(newest(tmp_path))
+    assert saved.attempt == 2
+    assert saved.rows == 3200
+    (mine,) = replay(ledgers[1]).values()
+    (others,) = replay(ledgers[0]).values()
+    begun = min(mine)
+    account = {step: others[step] for step in range(1, begun)} | mine
+    assert gaps(account) == []
+    assert sum(step.rows for step in account.values()) == 3200
 
 
 @pytest.mark.slow

@@ -155,6 +155,18 @@ def test_too_many_bad_records_stop_the_job_and_say_why(kafka_broker: KafkaCluste
         until(sources, lambda: False, "the budget")
 
 
+def test_the_error_budget_is_of_all_ranks_together(kafka_broker: KafkaCluster, tmp_path: Path) -> None:
+    topic = kafka_broker.create_topic(num_partitions=2)
+    send(kafka_broker, topic, [arrow(table(range(40), bad=range(4)))], 0)
+    send(kafka_broker, topic, [arrow(table(range(40, 80)))], 1)
+    job = spec(kafka_broker, topic, tmp_path, errorBudget={"ratio": 0.06, "windowRows": 80})
+    with ranks(job, 2) as sources:  # 4 of 80, where the first rank alone has 4 of 40
+        assert sum(map(len, rows_of(sources, 76))) == 76
+        send(kafka_broker, topic, [arrow(table(range(8), bad=[0]))], 1)
+        with pytest.raises(DataBudgetExceeded, match=r"5 of the last .* \(here label: "):
+            until(sources, lambda: bool(step(sources)) and False, "the budget")
+
+
 def test_dead_letters_go_to_the_directory_while_the_topic_is_missing(
     kafka_broker: KafkaCluster, tmp_path: Path
 ) -> None:

@@ -68,3 +68,18 @@ def test_no_byte_is_lost_or_overwritten_under_random_lifetimes(ring: tuple[RingW
     held.clear()
     assert reader.held_ratio == 0
     assert writer.reserve(SLOTS * SLOT) is not None
+
+
+def test_with_several_readers_a_slot_is_free_when_all_of_them_are_done() -> None:
+    file = create(SLOTS * SLOT)
+    try:
+        writer, readers = RingWriter(file, readers=3), [RingReader(file, reader=number) for number in range(3)]
+        room = writer.reserve(SLOTS * SLOT)
+        assert room is not None
+        buffers = [reader.buffer(room) for reader in readers]
+        while buffers:
+            assert writer.reserve(1) is None
+            del buffers[random.Random(len(buffers)).randrange(len(buffers))]
+        assert writer.reserve(SLOTS * SLOT) is not None
+    finally:
+        os.close(file)

@@ -17,6 +17,7 @@ from rap_trainer.batch import Position, Positions, RawBatch
 from rap_trainer.step.ledger import Ledger, replay
 from rap_trainer.stream.kafka.sharing import Sharing
 from rap_trainer.stream.kafka.source import KafkaSource, KafkaSourceOptions
+from rap_trainer.stream.source import Offer
 from servers.kafka_cluster import KafkaCluster
 from servers.waiting import wait_until
 
@@ -118,11 +119,19 @@ def ranks(
             source.close()
 
 
+def agreed(sources: Sequence[KafkaSource]) -> list[Offer]:
+    """The offers of all ranks, of which each has heard."""
+    offers = [source.offer() for source in sources]
+    for source in sources:
+        source.hear(offers)
+    return offers
+
+
 def step(sources: Sequence[KafkaSource], *, flush: bool = True) -> list[RawBatch]:
     """The next step of all ranks, waiting for it."""
     until_s = time.monotonic() + DEADLINE_S
     while time.monotonic() < until_s:
-        offers = [source.offer() for source in sources]
+        offers = agreed(sources)
         decisions = {source.shares(offers, flush=flush) for source in sources}
         assert len(decisions) == 1, "ranks disagree"
         shares = decisions.pop()
@@ -145,8 +154,7 @@ def until(sources: Sequence[KafkaSource], condition: Callable[[], bool], what: s
     """Offers again and again, as training does while it waits, until the condition holds."""
 
     def look() -> bool:
-        for source in sources:
-            source.offer()
+        agreed(sources)
         return condition()
 
     wait_until(look, limit_s=DEADLINE_S, what=what)

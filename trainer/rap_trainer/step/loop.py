@@ -30,7 +30,7 @@ from rap_trainer.step.runtime import Runtime
 from rap_trainer.step.saving import Saving
 from rap_trainer.step.signals import StopRequest
 from rap_trainer.step.stages import StepState
-from rap_trainer.stream.source import DataBudgetExceeded, Monitored, Offer, Source, SourceError
+from rap_trainer.stream.source import DataBudgetExceeded, Hearing, Monitored, Offer, Source, SourceError
 from rap_trainer.world import World
 
 log = logging.getLogger(__name__)
@@ -149,6 +149,7 @@ class Loop:
         planned = self.step + (self._pending is not None)
         messages = self._exchange(message)
         self._ready = tuple(message.rows for message in messages)
+        self._hear([message.offer for message in messages])
         decision = decide(
             messages,
             room=self._spec.trainer.max_steps is None or planned < self._spec.trainer.max_steps,
@@ -169,6 +170,13 @@ class Loop:
         except SourceError as error:
             self._fail(error)
             return Offer(rows=0)
+
+    def _hear(self, offers: list[Offer]) -> None:
+        if isinstance(self._tools.source, Hearing):
+            try:
+                self._tools.source.hear(offers)
+            except SourceError as error:
+                self._fail(error)  # the others hear of it before the next step
 
     def _prepare(self, shares: tuple[int, ...] | None) -> StepState | None:
         """Takes and preprocesses the next step's rows; a failure is told to the others before they go on."""

@@ -18,6 +18,10 @@ class Offer:
     """Rows this rank can deliver at once, at most what a full step takes."""
     ended: bool = False
     """Nothing will come after these rows."""
+    seen_rows: int = 0
+    """Rows this rank has consumed so far, the bad ones included; 0 from a source that hears of nobody."""
+    bad_rows: int = 0
+    """Bad ones among them."""
 
 
 class Source(Protocol):
@@ -40,6 +44,14 @@ class Source(Protocol):
 
     def close(self) -> None:
         """Stops readers; idempotent."""
+
+
+@runtime_checkable
+class Hearing(Protocol):
+    """A source that judges what all ranks saw, such as an error budget of the job."""
+
+    def hear(self, offers: Sequence[Offer]) -> None:
+        """The offers of all ranks, the same on each, once before each step. Raises DataBudgetExceeded."""
 
 
 @runtime_checkable

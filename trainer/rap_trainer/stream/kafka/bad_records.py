@@ -1,4 +1,4 @@
-"""What becomes of a topic's bad records: counted by reason, kept as dead letters, bounded by the error budget."""
+"""What becomes of a topic's bad records: counted by reason, kept as dead letters, bounded by the job's error budget."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ from rap_trainer.stream.source import DataBudgetExceeded, SourceError
 
 
 class BadRecords:
-    """Of one rank; its budget's window is over its own rows."""
+    """Records of one rank. The budget's window is over the rows of all ranks, in the order in which ranks agree."""
 
     def __init__(self, kafka: Kafka) -> None:
         budget = kafka.error_budget
         self._budget = ErrorBudgetWindow(ratio=budget.ratio, window_rows=budget.window_rows)
         self._letters = _dead_letters(kafka)
         self._newest = ""
+        self._heard = (0, 0)
+        self._seen = 0
         self.rows: Counter[str] = Counter()
         """By reason."""
 
@@ -34,7 +36,7 @@ class BadRecords:
 
     @property
     def ratio(self) -> float:
-        """Share of bad rows in the window."""
+        """Share of bad rows in the job's window."""
         return self._budget.bad_rows / max(1, self._budget.rows)
 
     @property
@@ -50,7 +52,7 @@ class BadRecords:
     def add(self, chunk: MessageChunk, bad: Sequence[BadRow], *, rows: int) -> None:
         """Notes `rows` consumed rows of a chunk with the `bad` ones among them. Raises SourceError."""
         numbers = [chunk.num_rows_of(each) for each in bad]
-        self._budget = self._budget.after(rows=rows, bad_rows=sum(numbers))
+        self._seen += rows
         if not bad:
             return
         for each, number in zip(bad, numbers, strict=True):
@@ -62,12 +64,21 @@ class BadRecords:
             hint = "hint: make room for dead letters, or leave source.kafka.deadLetter out"
             raise SourceError(f"bad records cannot be kept: {error.strerror}; {hint}") from error
 
-    def check(self) -> None:
-        """Raises DataBudgetExceeded."""
-        if self._budget.exceeded:
+    @property
+    def totals(self) -> tuple[int, int]:
+        """Rows this rank has consumed, and the bad ones among them."""
+        return self._seen, sum(self.rows.values())
+
+    def hear(self, totals: Sequence[tuple[int, int]]) -> None:
+        """The totals of all ranks. Raises DataBudgetExceeded on those that had bad rows, for they know what was wrong."""
+        rows, bad_rows = (sum(column) for column in zip(*totals, strict=True))
+        before_rows, before_bad = self._heard
+        self._heard = rows, bad_rows
+        self._budget = self._budget.after(rows=rows - before_rows, bad_rows=bad_rows - before_bad)
+        if self._budget.exceeded and self.rows:
             counts = ", ".join(f"{reason}: {count}" for reason, count in sorted(self.rows.items()))
             hint = "hint: see the dead letters, mend the producer, or raise source.kafka.errorBudget"
-            raise DataBudgetExceeded(f"{self._budget} ({counts}; the newest: {self._newest}); {hint}")
+            raise DataBudgetExceeded(f"{self._budget} (here {counts}; the newest: {self._newest}); {hint}")
 
     def flush(self) -> None:
         """Returns when all letters are durable. Raises SourceError."""

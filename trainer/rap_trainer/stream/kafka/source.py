@@ -78,7 +78,7 @@ class KafkaCounts:
 
 
 class KafkaSource:
-    """Implements Source and Monitored over `spec.source.kafka`.
+    """Implements Source, Hearing and Monitored over `spec.source.kafka`.
 
     `start` are positions of a checkpoint, of all ranks. Waits for the first look at the topic; what goes wrong then is
     raised by the first offer.
@@ -145,7 +145,12 @@ class KafkaSource:
         rows, _, error = self._backlog.available()
         if error is not None and rows < self._group_rows:
             raise error
-        return Offer(rows=min(rows, self._group_rows))
+        seen, bad = self._bad.totals
+        return Offer(rows=min(rows, self._group_rows), seen_rows=seen, bad_rows=bad)
+
+    def hear(self, offers: Sequence[Offer]) -> None:
+        """Judges the bad rows of all ranks. Raises DataBudgetExceeded."""
+        self._bad.hear([(offer.seen_rows, offer.bad_rows) for offer in offers])
 
     def shares(self, offers: Sequence[Offer], *, flush: bool) -> tuple[int, ...] | None:
         """A full batch for every rank, or with `flush` what each has, if any has some."""
@@ -298,7 +303,6 @@ class KafkaSource:
                 good = slice(*chunk.good_rows(part.first_row, part.next_row))
                 self._watermarks.trained(chunk.partition, chunk.rows.event_times_s_R[good], now_s=time.time())
             self._bad.add(chunk, part.bad, rows=part.next_row - part.first_row)
-        self._bad.check()
 
 
 def _opener(sharing: Sharing | None, options: KafkaSourceOptions) -> Callable[[ReaderOptions], OpenReader]:
