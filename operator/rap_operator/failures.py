@@ -17,6 +17,7 @@ from rap_operator.views import JobView, PodView
 # Peers of a lost pod often fail before its loss shows: so long is the cause waited for. A kubelet reports a
 # container's end within about a second; a lost node shows after 40 s, which would be too long to stand still.
 PEER_LOST_WAIT_S = 10.0
+MAX_EXIT_CODE = 255  # of a process; what a pod says beyond it is not believed
 
 REASONS = {
     ExitCode.INVALID: "InvalidJob",
@@ -131,9 +132,11 @@ def exit_code(pod: PodView) -> tuple[int | None, str]:
     if text.startswith("{"):
         try:
             said = json.loads(text)
-            return int(said["exitCode"]), str(said.get("message", ""))[:512]
-        except (ValueError, KeyError, TypeError):
-            pass
+            code = int(said["exitCode"])
+            if 0 <= code <= MAX_EXIT_CODE:
+                return code, str(said.get("message", ""))[:512]
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+            pass  # a pod may write what it likes
     if pod.exit_code == 1 and (match := _TORCHRUN_EXIT.search(text)):
         code = int(match.group(1))
         return (128 - code if code < 0 else code), "reported by torchrun"

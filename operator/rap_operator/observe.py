@@ -67,7 +67,7 @@ class Observer:
             if not error.is_absent:
                 raise
             return {}
-        except (InvalidDocument, ValueError) as error:
+        except (InvalidDocument, ValueError, RecursionError) as error:
             LOG.warning("ConfigMap %s/%s holds no valid job: %s", subject.namespace, name, error)
             return {}
         return {enforced: spec}

@@ -9,6 +9,12 @@
 - --scrape-interval-seconds={{ .Values.operator.scrapeIntervalSeconds }}
 - --force-delete-after-seconds={{ .Values.operator.forceDeleteAfterSeconds }}
 - --rollback-after-seconds={{ .Values.operator.rollbackAfterSeconds }}
+{{- with .Values.replanning.prometheusUrl }}
+- --prometheus-url={{ . }}
+{{- end }}
+- --max-switching={{ .Values.replanning.maxSwitching }}
+- --search-seconds={{ .Values.replanning.searchSeconds }}
+- --search-memory-mib={{ int .Values.replanning.searchMemoryMib }}
 - --metrics-port={{ .Values.metrics.port }}
 {{- if .Values.metrics.tls.secretName }}
 - --metrics-tls-cert=/etc/rap/metrics/tls/tls.crt
