@@ -37,10 +37,13 @@ class Message:
     """The plan it could run next, by its number (`replan/candidate.py`); 0: none."""
     refused_plan: int = 0
     """The plan it cannot run; 0: none."""
+    seen_rows: int = 0
+    bad_rows: int = 0
+    """Totals of the rank's source, for a budget over all ranks."""
 
     @property
     def offer(self) -> Offer:
-        return Offer(rows=self.rows, ended=self.ended)
+        return Offer(rows=self.rows, ended=self.ended, seen_rows=self.seen_rows, bad_rows=self.bad_rows)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +126,7 @@ class Exchange:
 
 
 def _message(values: list[int]) -> Message:
-    rows, ended, stop, failure, flush, checkpoint, report, ready_plan, refused_plan = values
+    rows, ended, stop, failure, flush, checkpoint, report, ready_plan, refused_plan, seen_rows, bad_rows = values
     return Message(
         rows=rows,
         ended=bool(ended),
@@ -134,6 +137,8 @@ def _message(values: list[int]) -> Message:
         report=bool(report),
         ready_plan=ready_plan,
         refused_plan=refused_plan,
+        seen_rows=seen_rows,
+        bad_rows=bad_rows,
     )
 
 

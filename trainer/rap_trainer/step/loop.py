@@ -78,6 +78,7 @@ class Loop:
         self._spec = spec
         self._tools = tools
         self._exchange = Exchange(tools.world)
+        self._hearing = tools.source if isinstance(tools.source, Hearing) else None
         self.step = step
         """Optimizer steps in the job's whole life."""
         self.rows = rows
@@ -145,6 +146,8 @@ class Loop:
             report=self._clock.report_due(now_s),
             ready_plan=ready,
             refused_plan=refused,
+            seen_rows=offer.seen_rows,
+            bad_rows=offer.bad_rows,
         )
         planned = self.step + (self._pending is not None)
         messages = self._exchange(message)
@@ -172,11 +175,12 @@ class Loop:
             return Offer(rows=0)
 
     def _hear(self, offers: list[Offer]) -> None:
-        if isinstance(self._tools.source, Hearing):
-            try:
-                self._tools.source.hear(offers)
-            except SourceError as error:
-                self._fail(error)  # the others hear of it before the next step
+        if self._hearing is None:
+            return
+        try:
+            self._hearing.hear(offers)
+        except SourceError as error:
+            self._fail(error)  # the others hear of it before the next step
 
     def _prepare(self, shares: tuple[int, ...] | None) -> StepState | None:
         """Takes and preprocesses the next step's rows; a failure is told to the others before they go on."""
