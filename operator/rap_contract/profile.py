@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -12,7 +12,7 @@ from rap_contract.model import Model
 from rap_contract.problem import InvalidDocument, Problem
 from rap_contract.windows import INPUT_DIST, PLACES
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 HINT = "measure again with `rap profile`"
 
 Name = Annotated[str, Field(min_length=1, max_length=253)]
@@ -23,7 +23,8 @@ Programs = Annotated[int, Field(ge=1, le=2**20)] | None
 """Grid size of a launch; None is the kernel's own full grid."""
 Kind = Literal["memory", "compute"]
 KINDS: tuple[Kind, ...] = ("memory", "compute")
-Stage = Literal["lanes", "scan", "select", "bases", "values", "compare"]
+Stage = Literal["lanes", "scan", "select", "bases", "values", "compare", "program"]
+"""Kinds of kernels: launches of the fused program, or the whole eager program."""
 
 
 class Device(Model):
@@ -36,16 +37,25 @@ class Device(Model):
     """Software by name: torch, triton, torchrec."""
 
 
+class TileWork(Model):
+    """A tile of one kernel: a piece of its work that one program does at a time."""
+
+    num_bytes: Annotated[float, Field(ge=0, le=1e15)] = 0.0
+    ops: Mapping[Name, Annotated[float, Field(ge=0, le=1e15)]] = {}
+    """Element functions applied, by name."""
+
+
 class KernelSample(Model):
-    """One fused kernel measured alone."""
+    """One kernel measured alone."""
 
     stage: Stage
-    num_bytes: Count
-    """Read and written."""
-    num_ops: Count
-    """Element functions applied, each weighted by its cost."""
-    largest_share: float = Field(ge=0, le=1)
-    """Share of the kernel's work in its largest feature; 1/features when all are equal."""
+    launch: int = Field(default=0, ge=0, lt=100_000)
+    """Its place among the program's launches."""
+    num_tiles: Positive = 1.0
+    mean_tile: TileWork
+    """Of all tiles."""
+    critical_tile: TileWork = TileWork()
+    """Of the feature with the longest chain: a grid ends no sooner than its slowest tile."""
     programs: Programs = None
     seconds: Annotated[float, Field(gt=0, le=3600)]
 
@@ -73,18 +83,61 @@ class WindowProfile(Model):
     """Without any, nothing is assumed to hide here."""
 
 
-class Coefficients(Model):
-    """Terms of a fused kernel's latency, fitted on the samples."""
+Rate = Annotated[float, Field(ge=0, le=1)]
+
+
+class Narrow(Model):
+    """Terms of a kernel whose grid is bounded: its programs take tiles in rounds, one after the other."""
 
     launch_seconds: Seconds
-    seconds_per_byte: float = Field(ge=0, le=1)
-    seconds_per_op: float = Field(ge=0, le=1)
-    imbalance_seconds_per_byte: float = Field(default=0.0, ge=0, le=1)
-    """For bytes of the largest feature, which one part of the grid may have to do alone."""
-    full_programs: Positive
-    """Programs at which the full bandwidth is reached; fewer reach their share of it."""
+    seconds_per_byte: Rate
+    """Of one program."""
+    seconds_per_op: Rate
+    """Of an element function that `ops` does not name; of one program."""
+    ops: Mapping[Name, Rate] = {}
+    imbalance: float = Field(default=0.0, ge=0, le=1e4)
+    """Of the costliest tile's work in one program."""
+    tiles_at_once: Positive = 1.0
+    """Tiles a program takes at a time where its grid is bounded."""
+
+
+class Rates(Model):
+    """Terms of the latency of one kernel, or of one kind of kernels, fitted on its samples."""
+
+    launch_seconds: Seconds
+    seconds_per_byte: Rate
+    seconds_per_op: Rate
+    """Of an element function that `ops` does not name."""
+    ops: Mapping[Name, Rate] = {}
+    """Seconds of an element function, by name."""
+    imbalance: float = Field(default=0.0, ge=0, le=1e4)
+    """Of the costliest tile's work at these rates times `full_tiles`: what a grid waits for its slowest program."""
+    full_tiles: Positive
+    """Tiles from which on the device is full; with fewer, more work of the same tiles costs no more time."""
+    narrow: Narrow | None = None
+    """With a bounded grid; None: not measured, bandwidth is shared by programs out of `full_tiles`."""
     error_ratio: float = Field(ge=0, le=10)
-    """Of a prediction: nine of ten kernels are within it."""
+    """Of a prediction: nine of ten kernels that were not fitted are within it."""
+
+
+class Coefficients(Model):
+    """What kernels cost: each launch of the profiled job, and kinds of kernels for any other."""
+
+    stages: Mapping[Stage, Rates] = Field(min_length=1)
+    launches: tuple[tuple[Stage, Rates], ...] = ()
+    """Of the job's launches, in order."""
+    error_ratio: float = Field(ge=0, le=10)
+    """Over all of them."""
+
+    def of(self, kernels: Sequence[Stage]) -> tuple[Rates, ...]:
+        """Rates of each kernel of a program: its launch's if it is the profiled one, else its kind's.
+
+        A kind that was not measured is priced as the dearest that was.
+        """
+        if [stage for stage, _ in self.launches] == list(kernels):
+            return tuple(rates for _, rates in self.launches)
+        dearest = max(self.stages.values(), key=lambda rates: (rates.seconds_per_op, rates.seconds_per_byte))
+        return tuple(self.stages.get(stage, dearest) for stage in kernels)
 
 
 class Links(Model):
@@ -98,13 +151,15 @@ class Links(Model):
 class Profile(Model):
     """Everything measured of one model on one device."""
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[2] = 2
     device: Device
     date: str = Field(pattern=r"^\d{4}-\d{2}-\d{2}")
     source: str = Field(min_length=1, max_length=2000)
     """Where the numbers come from."""
     model_hash: str | None = Field(default=None, pattern=r"^[0-9a-f]{16}$")
     """Of the model it was measured with; None: of none in particular, its predictions are only indicative."""
+    runtime: Literal["captured", "eager"] = "captured"
+    """Whose step was measured."""
     batch_size: int = Field(ge=1)
     num_ranks: int = Field(ge=1, le=65_536)
     step_seconds: Annotated[float, Field(gt=0, le=3600)]

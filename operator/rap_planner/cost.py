@@ -1,51 +1,22 @@
-"""Estimate: what kernels cost alone, beside training, and what a mapping costs in exchange. Explained terms only.
+"""Estimate: what branches cost beside training, and what a mapping costs in exchange. Explained terms only.
 
-A kernel alone: launch + bytes / bandwidth + op work + imbalance between features. Beside training: what probes of
-the same kind, length and grid added to the measured step, so the slowdown of both sides is in it.
+Beside training a branch costs what probes of the same kind, length and grid added to the measured step, so the slowdown of
+both sides is in it. What a kernel costs alone: `kernel_cost.py`.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rap_contract.profile import KINDS, Coefficients, Kind, Profile, WindowProfile
 from rap_contract.windows import INLINE, INPUT_DIST, PLACES
 
-Grid = int | None
+from rap_planner.kernel_cost import Grid
+
 Slot = tuple[str, Grid]
 """A window and a number of programs."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Terms:
-    """Seconds of a kernel alone, by cause."""
-
-    launch: float = 0.0
-    memory: float = 0.0
-    ops: float = 0.0
-    imbalance: float = 0.0
-    narrow: float = 0.0
-    """More than on a full grid."""
-
-    def __add__(self, other: Terms) -> Terms:
-        return Terms(
-            launch=self.launch + other.launch,
-            memory=self.memory + other.memory,
-            ops=self.ops + other.ops,
-            imbalance=self.imbalance + other.imbalance,
-            narrow=self.narrow + other.narrow,
-        )
-
-    @property
-    def body(self) -> float:
-        """On a full grid, without the launch."""
-        return self.memory + self.ops + self.imbalance
-
-    @property
-    def seconds(self) -> float:
-        return self.launch + self.body + self.narrow
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,23 +75,6 @@ class Costs:
         """The step without exchange of inputs and preprocessing."""
         return self.profile.step_seconds - self._input_dist_seconds
 
-    def share(self, programs: Grid) -> float:
-        """Of the full bandwidth that a grid reaches."""
-        return 1.0 if programs is None else min(1.0, programs / self.coefficients.full_programs)
-
-    def alone(self, num_bytes: float, num_ops: float, largest_bytes: float, programs: Grid) -> Terms:
-        """A kernel by itself; nothing at all for one without work."""
-        rates = self.coefficients
-        memory, ops = num_bytes * rates.seconds_per_byte, num_ops * rates.seconds_per_op
-        imbalance = largest_bytes * rates.imbalance_seconds_per_byte
-        narrow = (memory + ops + imbalance) * (1 / self.share(programs) - 1)
-        return Terms(launch=rates.launch_seconds, memory=memory, ops=ops, imbalance=imbalance, narrow=narrow)
-
-    def kind(self, num_bytes: float, num_ops: float) -> Kind:
-        """What bounds a kernel."""
-        rates = self.coefficients
-        return "compute" if num_ops * rates.seconds_per_op > num_bytes * rates.seconds_per_byte else "memory"
-
     def curve(self, window: str, programs: Grid, kind: Kind) -> Curve:
         """What a branch adds to the step in a window; a grid that was not measured there hides nothing."""
         return self._curves.get((window, programs, kind), EXPOSED)
@@ -129,12 +83,12 @@ class Costs:
         """The exchange of inputs when the busiest rank moves this much, measured when it moved `own_bytes`."""
         return max(0.0, self._input_dist_seconds + (num_bytes - own_bytes) / self.profile.links.bytes_per_second)
 
-    def hideable_seconds(self) -> float:
-        """Work (full grid, no launch) that a step can hide at most, over all windows."""
+    def hideable_seconds(self, gain: Callable[[Grid], float]) -> float:
+        """Least work that a step can hide at most, over all windows; `gain`: least work in a second of a branch on a grid."""
         total = 0.0
         for name in PLACES:
             gains = [
-                self.share(programs) * length - added
+                gain(programs) * length - added
                 for programs in self.grids[name]
                 for kind in KINDS
                 for curve in (self.curve(name, programs, kind),)

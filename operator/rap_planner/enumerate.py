@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from rap_contract.windows import ORDER
 
-from rap_planner.cost import Costs, Grid
+from rap_planner.cost import Costs
+from rap_planner.kernel_cost import Grid
 from rap_planner.task import Task
 
 

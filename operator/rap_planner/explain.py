@@ -8,7 +8,8 @@ from rap_contract.plan import KernelPrediction, Part, Placement, Plan, Predictio
 from rap_contract.profile import Profile
 from rap_contract.windows import INLINE, ORDER
 
-from rap_planner.cost import Slot, Terms
+from rap_planner.cost import Slot
+from rap_planner.kernel_cost import Terms
 from rap_planner.loads import Estimate
 from rap_planner.rate import Candidate
 from rap_planner.search import Planner, Result
@@ -71,13 +72,8 @@ def sensitivity(planner: Planner, task: Task, profile: Profile, *, of: Result) -
 def _parts(result: Result, estimate: Estimate) -> tuple[Part, ...]:
     """Parts of the step on the slowest rank; they add up to it."""
     estimator, load = result.estimator, estimate.load
-    terms = estimator.terms(load)
-    total = sum(terms, Terms())
-    narrow = sum(
-        body * (1 / estimator.costs.share(grid) - 1)
-        for body, (_, grid) in zip(load.body_seconds, result.best.schedule, strict=True)
-    )
-    hidden = sum(estimate.added) - total.seconds - narrow
+    total = sum(estimator.terms(load, [grid for _, grid in result.best.schedule]), Terms())
+    hidden = sum(estimate.added) - total.seconds
     return (
         Part(name="training", seconds=estimator.costs.training_seconds - load.idle_seconds),
         Part(name="input exchange", seconds=estimate.exchange_seconds),
@@ -85,7 +81,7 @@ def _parts(result: Result, estimate: Estimate) -> tuple[Part, ...]:
         Part(name="preprocessing: bytes", seconds=total.memory),
         Part(name="preprocessing: ops", seconds=total.ops),
         Part(name="preprocessing: imbalance", seconds=total.imbalance),
-        Part(name="preprocessing: narrow grids", seconds=narrow),
+        Part(name="preprocessing: narrow grids", seconds=total.narrow),
         Part(name="preprocessing: hidden or co-run slowdown", seconds=hidden),
     )
 
@@ -96,9 +92,9 @@ def _kernels(result: Result, estimate: Estimate) -> Iterator[KernelPrediction]:
     for item in estimator.task.items:
         for piece in item.pieces:
             sizes[piece.kernel] += piece.num_bytes
-    for kernel, (body, slot) in enumerate(zip(estimate.load.body_seconds, schedule, strict=True)):
+    for kernel, slot in enumerate(schedule):
         yield KernelPrediction(
-            solo_seconds=estimator.solo(body, slot[1]),
+            solo_seconds=estimator.solo(estimate.load, kernel, slot[1]),
             added_seconds=estimate.added[kernel],
             num_bytes=int(sizes[kernel]),
             reason=_reason(result, estimate, kernel),
@@ -107,7 +103,7 @@ def _kernels(result: Result, estimate: Estimate) -> Iterator[KernelPrediction]:
 
 def _reason(result: Result, estimate: Estimate, kernel: int) -> str:
     window, _ = result.best.schedule[kernel]
-    inline = result.estimator.solo(estimate.load.body_seconds[kernel], None)
+    inline = result.estimator.solo(estimate.load, kernel, None)
     added = estimate.added[kernel]
     here = f"adds {added * US:.1f} us here, {inline * US:.1f} inline"
     if window == INLINE:

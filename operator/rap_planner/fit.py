@@ -1,90 +1,214 @@
-"""Least squares in pure Python: the coefficients of a fused kernel's latency from measured samples.
+"""Least squares in pure Python: what kernels cost, from samples measured alone.
 
-The model: launch + (bytes, ops, bytes of the largest feature) each at its own rate, the
-last three divided by the share of the full bandwidth that the grid reaches. Errors are relative ones.
+The terms are those of `kernel_cost.py`. Each launch of the profiled job is fitted by itself, for it is one compiled kernel;
+kinds of kernels are fitted over all their launches, for jobs that were not profiled. Errors are relative ones.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from rap_contract.problem import InvalidDocument, Problem
-from rap_contract.profile import Coefficients, KernelSample
+from rap_contract.profile import Coefficients, KernelSample, Narrow, Rates, Stage, TileWork
+
+from rap_planner.kernel_cost import op_seconds, predicted
 
 CRITERION = 0.10  # a kernel counts as predicted within 10 %, the criterion of the RAP paper (section 7)
 QUANTILE = 0.9
 FOLDS = 5
-GRIDS = tuple(16 * 2 ** (step / 4) for step in range(29))  # programs at full bandwidth: 16 to 2048, tried in turn
-NUM_TERMS = 4
+MIN_SAMPLES = 8
+FULL_TILES = (
+    1.0,
+    32.0,
+    64.0,
+    132.0,
+    264.0,
+    528.0,
+    1056.0,
+    2112.0,
+)  # tried in turn: up to 16 tiles on each SM of an H200
+AT_ONCE = (1.0, 4.0)  # tried in turn: the fused kernels' wide lane is four tiles
+ROUNDS = 3  # of the fit: the costliest tile is priced at the rates of the round before
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldOut:
+    """A sample and what was predicted without it."""
+
+    sample: KernelSample
+    seconds: float
+
+    @property
+    def error(self) -> float:
+        """Relative."""
+        return self.seconds / self.sample.seconds - 1
 
 
 def fit(samples: Sequence[KernelSample]) -> Coefficients:
-    """Coefficients with the error bar of samples left out of the fit. Raises InvalidDocument for fewer than 8."""
-    if len(samples) < 2 * NUM_TERMS:
+    """Rates with the error bar of samples left out of the fit. Raises InvalidDocument for too few samples."""
+    if len(samples) < MIN_SAMPLES:
         hint = "profile more op chains, widths and batches"
-        message = f"at least {2 * NUM_TERMS} kernel samples are needed"
+        message = f"at least {MIN_SAMPLES} kernel samples are needed"
         raise InvalidDocument([Problem(path=("samples",), message=message, hint=hint, value=str(len(samples)))])
-    full_programs = _full_programs(samples)
-    errors = sorted(held_out_errors(samples, full_programs))
-    return _coefficients(samples, full_programs, errors[min(len(errors) - 1, int(QUANTILE * len(errors)))])
-
-
-def held_out_errors(samples: Sequence[KernelSample], full_programs: float) -> list[float]:
-    """Relative errors, each sample predicted by coefficients fitted without its fold."""
-    errors = []
-    for fold in range(FOLDS):
-        train = [s for n, s in enumerate(samples) if n % FOLDS != fold]
-        fitted = _coefficients(train, full_programs, 0.0)
-        errors += [abs(predict(s, fitted) / s.seconds - 1) for n, s in enumerate(samples) if n % FOLDS == fold]
-    return errors
-
-
-def share_within(samples: Sequence[KernelSample], coefficients: Coefficients, ratio: float = CRITERION) -> float:
-    """Share of samples predicted within a ratio of what was measured."""
-    within = sum(abs(predict(sample, coefficients) / sample.seconds - 1) <= ratio for sample in samples)
-    return within / max(len(samples), 1)
-
-
-def predict(sample: KernelSample, coefficients: Coefficients) -> float:
-    """Seconds the coefficients predict for a sample's kernel."""
-    row = _row(sample, coefficients.full_programs)
-    rates = (
-        coefficients.launch_seconds,
-        coefficients.seconds_per_byte,
-        coefficients.seconds_per_op,
-        coefficients.imbalance_seconds_per_byte,
+    stages: dict[Stage, list[KernelSample]] = {}
+    launches: dict[int, list[KernelSample]] = {}
+    for sample in samples:
+        stages.setdefault(sample.stage, []).append(sample)
+        launches.setdefault(sample.launch, []).append(sample)
+    complete = sorted(launches) == list(range(len(launches))) and all(
+        len({sample.stage for sample in mine}) == 1 for mine in launches.values()
     )
-    return sum(value * rate for value, rate in zip(row, rates, strict=True))
-
-
-def _row(sample: KernelSample, full_programs: float) -> tuple[float, ...]:
-    share = 1.0 if sample.programs is None else min(1.0, sample.programs / full_programs)
-    largest_bytes = sample.num_bytes * sample.largest_share
-    return (1.0, sample.num_bytes / share, sample.num_ops / share, largest_bytes / share)
-
-
-def _full_programs(samples: Sequence[KernelSample]) -> float:
-    if all(sample.programs is None for sample in samples):
-        return 1.0
-
-    def squares(candidate: float) -> float:
-        fitted = _coefficients(samples, candidate, 0.0)
-        return sum((predict(sample, fitted) / sample.seconds - 1) ** 2 for sample in samples)
-
-    return min(GRIDS, key=squares)
-
-
-def _coefficients(samples: Sequence[KernelSample], full_programs: float, error_ratio: float) -> Coefficients:
-    rows = [tuple(value / s.seconds for value in _row(s, full_programs)) for s in samples]
-    launch, per_byte, per_op, imbalance = non_negative(rows, [1.0] * len(rows))
     return Coefficients(
-        launch_seconds=launch,
-        seconds_per_byte=per_byte,
-        seconds_per_op=per_op,
-        imbalance_seconds_per_byte=imbalance,
-        full_programs=full_programs,
-        error_ratio=min(error_ratio, 10.0),
+        stages={stage: rates_of(mine) for stage, mine in sorted(stages.items())},
+        launches=tuple((launches[n][0].stage, rates_of(launches[n])) for n in sorted(launches)) if complete else (),
+        error_ratio=_quantile([abs(each.error) for each in held_out(samples)]),
     )
+
+
+def held_out(samples: Sequence[KernelSample]) -> list[HeldOut]:
+    """Each sample predicted from the samples of its launch that are not in its fold."""
+    found = []
+    for launch in sorted({(sample.launch, sample.stage) for sample in samples}):
+        mine = [sample for sample in samples if (sample.launch, sample.stage) == launch]
+        found += _held_out(mine, like=_fitted(mine))
+    return found
+
+
+def share_within(found: Sequence[HeldOut], ratio: float = CRITERION) -> float:
+    """Share of samples predicted within a ratio of what was measured."""
+    return sum(abs(each.error) <= ratio for each in found) / max(len(found), 1)
+
+
+def rates_of(samples: Sequence[KernelSample]) -> Rates:
+    """Rates of samples that are alike, with their error bar."""
+    rates = _fitted(samples)
+    errors = [abs(each.error) for each in _held_out(samples, like=rates)]
+    return rates.model_copy(update={"error_ratio": _quantile(errors)})
+
+
+def _held_out(samples: Sequence[KernelSample], *, like: Rates) -> list[HeldOut]:
+    """`like`: rates of all samples, whose number of tiles that fill the device is kept."""
+    found = []
+    for fold in range(FOLDS):
+        train = [sample for n, sample in enumerate(samples) if n % FOLDS != fold]
+        if not any(sample.programs is None for sample in train):
+            continue
+        rates = _fitted(train, like=like)
+        found += [
+            HeldOut(sample=sample, seconds=predicted(rates, sample))
+            for n, sample in enumerate(samples)
+            if n % FOLDS == fold
+        ]
+    return found
+
+
+def _quantile(errors: Sequence[float]) -> float:
+    ordered = sorted(errors)
+    return min(ordered[min(len(ordered) - 1, int(QUANTILE * len(ordered)))], 10.0) if ordered else 10.0
+
+
+def _fitted(samples: Sequence[KernelSample], *, like: Rates | None = None) -> Rates:
+    """The best of the tried numbers of tiles that fill the device, without an error bar."""
+    own = [sample for sample in samples if _own(sample)]
+    bounded = [sample for sample in samples if not _own(sample)]
+    fulls = FULL_TILES if like is None else (like.full_tiles,)
+    candidates = [_own_rates(own or samples, full) for full in fulls]
+    rates = min(candidates, key=lambda each: _squares(each, own or samples))
+    if len(bounded) >= MIN_SAMPLES:
+        numbers = AT_ONCE if like is None or like.narrow is None else (like.narrow.tiles_at_once,)
+        tried = [rates.model_copy(update={"narrow": _narrow_rates(bounded, number)}) for number in numbers]
+        rates = min(tried, key=lambda each: _squares(each, bounded))
+    return rates
+
+
+def _own(sample: KernelSample) -> bool:
+    return sample.programs is None or sample.programs >= sample.num_tiles
+
+
+def _squares(rates: Rates, samples: Sequence[KernelSample]) -> float:
+    return sum((predicted(rates, sample) / sample.seconds - 1) ** 2 for sample in samples)
+
+
+def _names(samples: Sequence[KernelSample], columns: int) -> list[str]:
+    """Element functions with a rate of their own; none if there are too few samples to tell them apart."""
+    names = sorted({name for sample in samples for name in sample.mean_tile.ops})
+    return names if len(samples) >= 2 * (len(names) + columns) else []
+
+
+def _row(tile: TileWork, factor: float, names: Sequence[str]) -> list[float]:
+    """Bytes and element functions of a tile, so many times; without names all functions together."""
+    counts = [tile.ops.get(name, 0.0) for name in names] if names else [sum(tile.ops.values())]
+    return [factor * tile.num_bytes, *(factor * count for count in counts)]
+
+
+def _own_rates(samples: Sequence[KernelSample], full: float) -> Rates:
+    names = _names(samples, 3)
+    rates: Rates | None = None
+    for _ in range(ROUNDS):
+        rows = []
+        for sample in samples:
+            factor = sample.num_tiles * max(1.0, full / sample.num_tiles)
+            row = [1.0, *_row(sample.mean_tile, factor, names)]
+            rows.append([*row, 0.0 if rates is None else _critical(rates, sample) * full])
+        launch, per_byte, *per_op, imbalance = _relative(rows, samples)
+        rates = Rates(
+            launch_seconds=min(launch, 3600.0),
+            seconds_per_byte=min(per_byte, 1.0),
+            seconds_per_op=_mean_rate(samples, names, per_op),
+            ops=dict(zip(names, per_op, strict=False)),
+            imbalance=min(imbalance, 1e4),
+            full_tiles=full,
+            error_ratio=0.0,
+        )
+    assert rates is not None
+    return rates
+
+
+def _critical(rates: Rates | Narrow, sample: KernelSample) -> float:
+    """Seconds of the costliest tile at these rates."""
+    tiles = (sample.mean_tile, sample.critical_tile)
+    return max(tile.num_bytes * rates.seconds_per_byte + op_seconds(rates, tile.ops) for tile in tiles)
+
+
+def _narrow_rates(samples: Sequence[KernelSample], at_once: float) -> Narrow:
+    names = _names(samples, 3)
+    narrow: Narrow | None = None
+    for _ in range(ROUNDS):
+        rows = []
+        for sample in samples:
+            assert sample.programs is not None
+            taken = max(1.0, sample.num_tiles / at_once)
+            factor = sample.num_tiles / taken * math.ceil(taken / sample.programs)
+            slowest = 0.0 if narrow is None else _critical(narrow, sample) * at_once
+            rows.append([1.0, *_row(sample.mean_tile, factor, names), slowest])
+        launch, per_byte, *per_op, imbalance = _relative(rows, samples)
+        narrow = Narrow(
+            launch_seconds=min(launch, 3600.0),
+            seconds_per_byte=min(per_byte, 1.0),
+            seconds_per_op=_mean_rate(samples, names, per_op),
+            ops=dict(zip(names, per_op, strict=False)),
+            imbalance=min(imbalance, 1e4),
+            tiles_at_once=at_once,
+        )
+    assert narrow is not None
+    return narrow
+
+
+def _mean_rate(samples: Sequence[KernelSample], names: Sequence[str], per_op: Sequence[float]) -> float:
+    """Of an element function that was not met: the mean of those that were, by how often each was applied."""
+    if not names:
+        return min(per_op[0], 1.0)
+    counts = [sum(sample.mean_tile.ops.get(name, 0.0) * sample.num_tiles for sample in samples) for name in names]
+    total = sum(counts)
+    return min(sum(a * b for a, b in zip(counts, per_op, strict=True)) / total, 1.0) if total else 0.0
+
+
+def _relative(rows: Sequence[Sequence[float]], samples: Sequence[KernelSample]) -> tuple[float, ...]:
+    """Coefficients with the least relative errors."""
+    scaled = [[value / s.seconds for value in row] for row, s in zip(rows, samples, strict=True)]
+    return non_negative(scaled, [1.0] * len(scaled))
 
 
 def non_negative(rows: Sequence[Sequence[float]], targets: Sequence[float]) -> tuple[float, ...]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rap_contract.profile import Kind
+from rap_contract.profile import Kind, Rates
 from rap_contract.windows import INLINE
 
-from rap_planner.cost import Costs, Grid, Slot, Terms
+from rap_planner.cost import Costs, Slot
+from rap_planner.kernel_cost import Grid, Terms, Work, least_rate, terms, work_of
 from rap_planner.task import Task
 
 Owned = frozenset[int]
@@ -24,11 +25,8 @@ class Load:
     rank: int
     """The rank, or the first one of those alike."""
     idle_seconds: float
-    num_bytes: tuple[float, ...]
+    works: tuple[Work, ...]
     """Of each kernel."""
-    num_ops: tuple[float, ...]
-    body_seconds: tuple[float, ...]
-    """Of each kernel alone on a full grid, without its launch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,16 +47,18 @@ class Estimator:
     def __init__(self, costs: Costs, task: Task) -> None:
         self.costs = costs
         self.task = task
-        count = len(task.kernels)
-        self._bytes, self._ops, self._largest = [0.0] * count, [0.0] * count, [0.0] * count
-        for item in task.items:
-            for piece in item.pieces:
-                self._bytes[piece.kernel] += piece.num_bytes
-                self._ops[piece.kernel] += piece.num_ops
-                self._largest[piece.kernel] = max(self._largest[piece.kernel], piece.num_bytes)
-        self.kinds: tuple[Kind, ...] = tuple(
-            costs.kind(num_bytes, num_ops) for num_bytes, num_ops in zip(self._bytes, self._ops, strict=True)
+        self.rates: tuple[Rates, ...] = costs.coefficients.of([kernel.stage for kernel in task.kernels])
+        self._pieces = tuple(
+            tuple((p.kernel, work_of(self.rates[p.kernel], p.num_bytes, p.ops, p.num_tiles)) for p in item.pieces)
+            for item in task.items
         )
+        """By item: kernel and work of each piece."""
+        everywhere = [Work()] * len(task.kernels)
+        for pieces in self._pieces:
+            for kernel, work in pieces:
+                everywhere[kernel] = everywhere[kernel].plus(work, 1)
+        self._everywhere = tuple(everywhere)
+        self.kinds: tuple[Kind, ...] = tuple("compute" if w.ops > w.memory else "memory" for w in everywhere)
         self._own_out = sum(item.out_bytes for item in task.items if item.owner is not None)
         self._out_of_rank = [0.0] * task.num_ranks
         for item in task.items:
@@ -68,51 +68,43 @@ class Estimator:
 
     def loads(self, owned: Owned) -> tuple[Load, ...]:
         """One load for each kind of rank; of ranks alike the one with the least idle time, for it is the slowest."""
-        task, count = self.task, len(self.task.kernels)
-        extra: dict[int, tuple[list[float], list[float]]] = {}
-        num_bytes, num_ops = list(self._bytes), list(self._ops)
+        task, everywhere = self.task, list(self._everywhere)
+        extra: dict[int, list[Work]] = {}
         for index in sorted(owned):
-            item = task.items[index]
-            assert item.owner is not None
-            here = extra.setdefault(item.owner, ([0.0] * count, [0.0] * count))
-            for piece in item.pieces:
-                num_bytes[piece.kernel] -= piece.num_bytes
-                num_ops[piece.kernel] -= piece.num_ops
-                here[0][piece.kernel] += task.num_ranks * piece.num_bytes
-                here[1][piece.kernel] += task.num_ranks * piece.num_ops
+            owner = task.items[index].owner
+            assert owner is not None
+            here = extra.setdefault(owner, [Work()] * len(everywhere))
+            for kernel, work in self._pieces[index]:
+                everywhere[kernel] = everywhere[kernel].plus(work, -1)
+                here[kernel] = here[kernel].plus(work, task.num_ranks)
         found = []
         others = [rank for rank in range(task.num_ranks) if rank not in extra]
         if others:
             slowest = min(others, key=lambda rank: (task.idle_seconds[rank], rank))
-            found.append(self._load(slowest, num_bytes, num_ops))
-        for rank, (more_bytes, more_ops) in sorted(extra.items()):
-            together = [a + b for a, b in zip(num_bytes, more_bytes, strict=True)]
-            ops = [a + b for a, b in zip(num_ops, more_ops, strict=True)]
-            found.append(self._load(rank, together, ops))
+            found.append(self._load(slowest, everywhere))
+        for rank, more in sorted(extra.items()):
+            together = [one.plus(other, 1) for one, other in zip(everywhere, more, strict=True)]
+            found.append(self._load(rank, together))
         return tuple(found)
 
-    def _load(self, rank: int, num_bytes: Sequence[float], num_ops: Sequence[float]) -> Load:
-        rates = self.costs.coefficients
-        per_byte, per_op, imbalance = rates.seconds_per_byte, rates.seconds_per_op, rates.imbalance_seconds_per_byte
-        sizes = [max(size, 0.0) for size in num_bytes]
-        work = [max(ops, 0.0) for ops in num_ops]
-        bodies = [
-            size * per_byte + ops * per_op + min(largest, size) * imbalance
-            for size, ops, largest in zip(sizes, work, self._largest, strict=True)
-        ]
-        return Load(
-            rank=rank,
-            idle_seconds=self.task.idle_seconds[rank],
-            num_bytes=tuple(sizes),
-            num_ops=tuple(work),
-            body_seconds=tuple(bodies),
+    def _load(self, rank: int, works: Sequence[Work]) -> Load:
+        return Load(rank=rank, idle_seconds=self.task.idle_seconds[rank], works=tuple(works))
+
+    def terms(self, load: Load, grids: Sequence[Grid] | None = None) -> tuple[Terms, ...]:
+        """Each kernel of a load alone, on these grids or its own, explained."""
+        return tuple(
+            terms(rates, work, grid)
+            for rates, work, grid in zip(self.rates, load.works, grids or [None] * len(self.rates), strict=True)
         )
 
-    def terms(self, load: Load) -> tuple[Terms, ...]:
-        """Each kernel of a load alone on a full grid, explained."""
-        return tuple(
-            self.costs.alone(size, ops, min(largest, size), None)
-            for size, ops, largest in zip(load.num_bytes, load.num_ops, self._largest, strict=True)
+    def least_seconds(self) -> float:
+        """Work of one rank's own rows that no grid can avoid."""
+        return sum(work.least for work in self._everywhere)
+
+    def hideable_seconds(self) -> float:
+        """Of that work, what the windows of a step can hide at most."""
+        return self.costs.hideable_seconds(
+            lambda grid: max((least_rate(rates, grid) for rates in self.rates), default=0.0)
         )
 
     def exchange_bytes(self, owned: Owned) -> float:
@@ -133,8 +125,7 @@ class Estimator:
 
     def added(self, load: Load, schedule: Schedule) -> tuple[float, ...]:
         """Seconds that each kernel adds to the step of a rank."""
-        launch, share = self.costs.coefficients.launch_seconds, self.costs.share
-        times = [launch + body / share(grid) for body, (_, grid) in zip(load.body_seconds, schedule, strict=True)]
+        times = [self.solo(load, kernel, grid) for kernel, (_, grid) in enumerate(schedule)]
         branch: dict[str, float] = {}
         for seconds, (window, _) in zip(times, schedule, strict=True):
             branch[window] = branch.get(window, 0.0) + seconds
@@ -148,9 +139,9 @@ class Estimator:
             found.append(seconds * ratios[slot, kind])
         return tuple(found)
 
-    def solo(self, body_seconds: float, grid: Grid) -> float:
-        """A kernel alone on a grid."""
-        return self.costs.coefficients.launch_seconds + body_seconds / self.costs.share(grid)
+    def solo(self, load: Load, kernel: int, grid: Grid) -> float:
+        """A kernel of a load alone on a grid."""
+        return terms(self.rates[kernel], load.works[kernel], grid).seconds
 
     def rank_seconds(self, load: Load, schedule: Schedule) -> float:
         """The step of a rank, less exchange and training: negative while it would wait for others anyway."""

@@ -13,6 +13,8 @@ from rap_planner.loads import Estimator, Load, Owned, Schedule
 
 TRIES = 3  # slowest ranks a schedule is made for: another rank may become the slowest under it
 PASSES = 2  # of the refinement at most
+SPANS = (1, 2, 3)  # kernels moved together
+FEW = 24  # kernels of a job up to which more than one is moved at a time
 EPSILON = 1e-12  # s: below any clock; gains smaller than this are rounding
 
 
@@ -52,7 +54,7 @@ class WindowPlacer:
 
 def cut(estimator: Estimator, choices: Choices, load: Load) -> Schedule:
     """The best cut of the kernels into one run per window, all kernels of a run with one grid, for one rank."""
-    count = len(load.body_seconds)
+    count = len(load.works)
     costs: list[float] = [0.0] + [float("inf")] * count
     slots: list[Schedule] = [()] * (count + 1)
     for window in choices.windows:
@@ -75,8 +77,8 @@ def _spans(estimator: Estimator, load: Load, first: int, slot: Slot) -> list[flo
     memory, compute = (estimator.costs.curve(window, grid, kind) for kind in ("memory", "compute"))
     bound = {"memory": 0.0, "compute": 0.0}
     found = []
-    for kernel in range(first, len(load.body_seconds)):
-        bound[estimator.kinds[kernel]] += estimator.solo(load.body_seconds[kernel], grid)
+    for kernel in range(first, len(load.works)):
+        bound[estimator.kinds[kernel]] += estimator.solo(load, kernel, grid)
         total = bound["memory"] + bound["compute"]
         if window == INLINE or not total:
             found.append(total)
@@ -86,18 +88,19 @@ def _spans(estimator: Estimator, load: Load, first: int, slot: Slot) -> list[flo
 
 
 def refined(estimator: Estimator, choices: Choices, load: Load, schedule: Schedule) -> Schedule:
-    """A schedule with single kernels moved to other windows or grids while the rank's step becomes shorter."""
+    """A schedule with neighbouring kernels moved together to other windows or grids while the rank's step shortens."""
     best, seconds = schedule, estimator.rank_seconds(load, schedule)
+    spans = SPANS if len(schedule) <= FEW else SPANS[:1]
     for _ in range(PASSES):
         before = seconds
-        for kernel in range(len(schedule)):
-            low = ORDER[best[kernel - 1][0]] if kernel else 0
-            high = ORDER[best[kernel + 1][0]] if kernel + 1 < len(best) else len(ORDER)
+        for span, first in [(size, place) for size in spans for place in range(len(schedule) - size + 1)]:
+            low = ORDER[best[first - 1][0]] if first else 0
+            high = ORDER[best[first + span][0]] if first + span < len(best) else len(ORDER)
             for window in choices.windows:
                 if not low <= ORDER[window] <= high:
                     continue
                 for grid in choices.grids[window]:
-                    candidate = (*best[:kernel], (window, grid), *best[kernel + 1 :])
+                    candidate = (*best[:first], *(((window, grid),) * span), *best[first + span :])
                     over = estimator.rank_seconds(load, candidate)
                     if over < seconds - EPSILON:
                         best, seconds = candidate, over

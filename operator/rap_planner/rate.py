@@ -40,8 +40,8 @@ def bound_seconds(estimator: Estimator, choices: Choices) -> float:
     all that the windows could hide at best, is exposed; nor can a step be shorter than training itself.
     """
     task, costs = estimator.task, estimator.costs
-    body = sum(terms.memory + terms.ops for terms in estimator.terms(estimator.loads(frozenset())[0]))
-    hideable = costs.hideable_seconds() if len(choices.windows) > 1 else 0.0
+    body = estimator.least_seconds()
+    hideable = estimator.hideable_seconds() if len(choices.windows) > 1 else 0.0
     exposed = max(0.0, body - hideable)
     if not choices.movable:
         return costs.training_seconds - min(task.idle_seconds) + exposed + estimator.exchange_seconds(frozenset())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from rap_contract.plan import FusedKernel
 from rap_contract.problem import InvalidDocument, Problem
@@ -16,8 +17,19 @@ class Piece:
 
     kernel: int
     num_bytes: float
-    num_ops: float
-    """Element functions, weighted by their cost."""
+    ops: Mapping[str, float] = field(default_factory=dict)
+    """Element functions applied, by name."""
+    num_tiles: float = 1.0
+    """Pieces of it that programs take in turn."""
+
+    def times(self, factor: float) -> Piece:
+        """The same work on so many times as much data."""
+        return replace(
+            self,
+            num_bytes=self.num_bytes * factor,
+            ops={name: count * factor for name, count in self.ops.items()},
+            num_tiles=self.num_tiles * factor,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,10 +73,7 @@ class Task:
                 item,
                 raw_bytes=item.raw_bytes * factor,
                 out_bytes=item.out_bytes * factor,
-                pieces=tuple(
-                    replace(piece, num_bytes=piece.num_bytes * factor, num_ops=piece.num_ops * factor)
-                    for piece in item.pieces
-                ),
+                pieces=tuple(piece.times(factor) for piece in item.pieces),
             )
             for item in self.items
         )

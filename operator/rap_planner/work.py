@@ -1,6 +1,7 @@
-"""A feature graph and its fused kernels as a `Task`: bytes and ops of each feature in each kernel, from the data's sizes.
+"""A feature graph and its kernels as a `Task`: raw and made bytes of each feature, where its table is, what ranks hold.
 
-Sizes are means: list lengths and null shares come from the workload and follow the chain. Knows no device.
+Sizes are means: list lengths come from the workload and follow the chain. What a feature asks of each kernel is given: only
+who makes the kernels knows it. Knows no device.
 """
 
 from __future__ import annotations
@@ -18,11 +19,8 @@ from rap_contract.profile import Workload
 
 from rap_planner.task import Item, Piece, Task
 
-OP_COST: Mapping[str, int] = {"sigrid_hash": 6, "bucketize": 4, "boxcox": 3, "logit": 3}
-"""Relative cost of element functions; others 1. Instructions of the compiled kernels, as the fusion counts them."""
 ID_BYTES, NUMBER_BYTES, LENGTH_BYTES = 8, 4, 4  # int64 ids, float32 dense values, int32 lengths and offsets
 STATE_BYTES = 4  # of rowwise Adagrad, a float32 a row
-ELEMENT_STAGES = frozenset({"lanes", "values", "compare"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,18 +40,15 @@ def task_of(
     graph: FeatureGraph,
     kernels: Sequence[FusedKernel],
     *,
+    pieces: Mapping[str, Sequence[Piece]],
     batch_size: int,
     workload: Workload,
     ranks: Ranks,
 ) -> Task:
-    """The task of a job. Batch size is rows of one rank."""
+    """The task of a job. Batch size is rows of one rank; `pieces` are a feature's work in the kernels, by its name."""
     lengths = mean_lengths(graph, workload)
-    at: dict[str, list[FusedKernel]] = {}
-    for kernel in kernels:
-        for name in kernel.features:
-            at.setdefault(name, []).append(kernel)
     items = tuple(
-        _item(graph, feature, at.get(feature.name, []), lengths=lengths, rows=batch_size, owners=ranks.owners)
+        _item(graph, feature, pieces.get(feature.name, ()), lengths=lengths, rows=batch_size, owners=ranks.owners)
         for feature in graph.features
     )
     return Task(
@@ -79,7 +74,7 @@ def balanced_owners(graph: FeatureGraph, num_ranks: int) -> dict[str, int]:
 def _item(
     graph: FeatureGraph,
     feature: FeatureSpec,
-    kernels: Sequence[FusedKernel],
+    pieces: Sequence[Piece],
     *,
     lengths: Sequence[float],
     rows: int,
@@ -93,17 +88,6 @@ def _item(
     else:
         out = elements_out * (ID_BYTES + (NUMBER_BYTES if graph.nodes[feature.node].weighted else 0))
         out += rows * LENGTH_BYTES
-    ops = rows * sum(lengths[node.index] * OP_COST.get(node.op.stem, 1) for node in chain if node.op is not None)
-    touching = [kernel for kernel in kernels if kernel.stage in ELEMENT_STAGES]
-    pieces = []
-    for kernel in kernels:
-        if kernel in touching:
-            share = 1 / len(touching)
-            pieces.append(Piece(kernel=kernel.launch, num_bytes=(raw + out) * share, num_ops=ops * share))
-        elif kernel.stage == "scan":
-            pieces.append(Piece(kernel=kernel.launch, num_bytes=2 * LENGTH_BYTES * rows, num_ops=0.0))
-        elif kernel.stage == "select":
-            pieces.append(Piece(kernel=kernel.launch, num_bytes=raw, num_ops=0.0))
     return Item(
         name=feature.name,
         group=str(feature.path[-1]) if feature.path else feature.name,

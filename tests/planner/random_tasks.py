@@ -6,7 +6,18 @@ import random
 from itertools import combinations, pairwise, product
 
 from rap_contract.plan import FusedKernel
-from rap_contract.profile import KINDS, Coefficients, Device, Links, Profile, Response, Stage, WindowProfile
+from rap_contract.profile import (
+    KINDS,
+    Coefficients,
+    Device,
+    Links,
+    Narrow,
+    Profile,
+    Rates,
+    Response,
+    Stage,
+    WindowProfile,
+)
 from rap_contract.windows import INPUT_DIST, ORDER, PLACES
 from rap_planner.cost import Costs
 from rap_planner.enumerate import Choices, Enumerator
@@ -53,13 +64,28 @@ def random_profile(seed: int, *, windows: int = len(PLACES), grids: int = 3) -> 
         step_seconds=1e-3,
         windows=tuple(profiles),
         links=Links(bytes_per_second=draw.choice([1e10, 1e11, 5e11])),
-        coefficients=Coefficients(
-            launch_seconds=1 * US,
-            seconds_per_byte=2.5e-13,
-            seconds_per_op=draw.choice([0.0, 1e-12]),
-            full_programs=full,
-            error_ratio=0.1,
-        ),
+        coefficients=Coefficients(stages={"lanes": random_rates(draw, full)}, error_ratio=0.1),
+    )
+
+
+def random_rates(draw: random.Random, full: float) -> Rates:
+    """Of one kind of kernel, with and without terms for bounded grids."""
+    per_op = draw.choice([0.0, 1e-12])
+    narrow = Narrow(
+        launch_seconds=2 * US,
+        seconds_per_byte=2.5e-13 * full,
+        seconds_per_op=1.2 * per_op * full,
+        imbalance=draw.choice([0.0, 0.5]),
+        tiles_at_once=draw.choice([1, 4]),
+    )
+    return Rates(
+        launch_seconds=1 * US,
+        seconds_per_byte=2.5e-13,
+        seconds_per_op=per_op,
+        imbalance=draw.choice([0.0, 0.3]),
+        full_tiles=full,
+        narrow=draw.choice([None, narrow]),
+        error_ratio=0.1,
     )
 
 
@@ -76,7 +102,10 @@ def random_task(seed: int, *, items: int = 12, kernels: int = 4, ranks: int = 4)
                 name=f"f{number}",
                 group=str(number % 5),
                 chain=f"chain {number % 3}",
-                pieces=tuple(Piece(kernel=k, num_bytes=(raw + out) / len(uses), num_ops=raw) for k in uses),
+                pieces=tuple(
+                    Piece(kernel=k, num_bytes=(raw + out) / len(uses), ops={"op": raw}, num_tiles=draw.randint(1, 300))
+                    for k in uses
+                ),
                 raw_bytes=raw,
                 out_bytes=out,
                 owner=draw.randrange(ranks) if draw.random() < 0.8 else None,
@@ -110,8 +139,9 @@ def _best(estimator: Estimator, owned: Owned, schedules: list[Schedule]) -> floa
 
 
 def all_schedules(choices: Choices, kernels: int) -> list[Schedule]:
-    """Every valid schedule; windows in which nothing was probed are like inline ones and left out."""
-    slots = [(w, g) for w in choices.windows for g in choices.grids[w] if w == "inline" or len(choices.grids[w]) > 1]
+    """Every valid schedule; of the windows in which nothing was probed only the last, for they are alike."""
+    probed = [w for w in choices.windows if w == "inline" or len(choices.grids[w]) > 1]
+    slots = [(w, g) for w in (*probed, choices.windows[-1]) for g in choices.grids[w]]
     return [
         schedule
         for schedule in product(slots, repeat=kernels)

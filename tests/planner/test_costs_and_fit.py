@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import replace
 
@@ -10,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from planner.random_tasks import random_profile, random_task
 from rap_contract.problem import InvalidDocument
-from rap_contract.profile import KernelSample, Profile
+from rap_contract.profile import KernelSample, Profile, TileWork
 from rap_planner.cost import Costs, Curve
 from rap_planner.enumerate import Enumerator
-from rap_planner.fit import fit, least_squares, predict, share_within
+from rap_planner.fit import fit, held_out, least_squares, share_within
+from rap_planner.kernel_cost import predicted
 from rap_planner.loads import Estimator
 from rap_planner.search import Planner
 from rap_planner.task import Item, Piece, Task
@@ -21,57 +23,76 @@ from rap_planner.task import Item, Piece, Task
 US, MB = 1e-6, 1e6
 
 
-def samples(noise: float, number: int = 60) -> list[KernelSample]:
+def sample(draw: random.Random, *, noise: float, launch: int = 0) -> KernelSample:
+    """A kernel that obeys the model: launch, bytes, two element functions, the slowest tile, rounds of a bounded grid."""
+    tiles, programs = draw.randint(1, 2000), draw.choice([None, None, 16, 64])
+    num_bytes, hashes, fills = draw.uniform(1e3, 2e4), draw.uniform(0, 2000), draw.uniform(0, 2000)
+    critical = TileWork(num_bytes=num_bytes, ops={"hash": 2.5 * hashes, "fill": fills})
+    if programs is None or programs >= tiles:
+        body = num_bytes * 2.5e-13 + hashes * 1e-12 + fills * 2e-13
+        slowest = num_bytes * 2.5e-13 + hashes * 2.5e-12 + fills * 2e-13
+        seconds = 3 * US + body * max(tiles, 264) + 0.5 * slowest * 264
+    else:
+        seconds = 2 * US + (num_bytes * 1e-10 + hashes * 4e-10 + fills * 1e-10) * math.ceil(tiles / programs)
+    return KernelSample(
+        stage="lanes",
+        launch=launch,
+        num_tiles=tiles,
+        mean_tile=TileWork(num_bytes=num_bytes, ops={"hash": hashes, "fill": fills}),
+        critical_tile=critical,
+        programs=programs,
+        seconds=seconds * (1 + draw.uniform(-noise, noise)),
+    )
+
+
+def samples(noise: float, number: int = 120) -> list[KernelSample]:
     draw = random.Random(0)
-    found = []
-    for _ in range(number):
-        num_bytes, num_ops = int(draw.uniform(1, 200) * MB), int(draw.uniform(1, 200) * MB)
-        programs = draw.choice([None, 16, 64, 128])
-        share = 1.0 if programs is None else min(1.0, programs / 128)
-        largest = draw.uniform(0.01, 0.5)
-        seconds = 3 * US + (num_bytes * (2.5e-13 + largest * 1e-13) + num_ops * 1e-13) / share
-        found.append(
-            KernelSample(
-                stage="lanes",
-                num_bytes=num_bytes,
-                num_ops=num_ops,
-                largest_share=largest,
-                programs=programs,
-                seconds=seconds * (1 + draw.uniform(-noise, noise)),
-            )
-        )
-    return found
+    return [sample(draw, noise=noise) for _ in range(number)]
 
 
-def test_coefficients_of_exact_samples_are_found_again() -> None:
-    found = fit(samples(0.0))
-    assert found.launch_seconds == pytest.approx(3 * US, rel=1e-3)
-    assert found.seconds_per_byte == pytest.approx(2.5e-13, rel=1e-3)
-    assert found.seconds_per_op == pytest.approx(1e-13, rel=1e-3)
-    assert found.imbalance_seconds_per_byte == pytest.approx(1e-13, rel=1e-3)
-    assert found.full_programs == pytest.approx(128)
-    assert found.error_ratio < 1e-6
+def test_rates_of_exact_samples_are_found_again() -> None:
+    rates = fit(samples(0.0)).stages["lanes"]
+    assert rates.full_tiles == 264
+    assert rates.launch_seconds == pytest.approx(3 * US, rel=0.05)
+    assert rates.seconds_per_byte == pytest.approx(2.5e-13, rel=0.05)
+    assert rates.ops["hash"] == pytest.approx(1e-12, rel=0.05)
+    assert rates.ops["fill"] == pytest.approx(2e-13, rel=0.05)
+    assert rates.narrow is not None
+    assert rates.narrow.ops["hash"] == pytest.approx(4e-10, rel=0.05)
+    assert rates.error_ratio < 0.02
+    assert share_within(held_out(samples(0.0))) == 1.0
 
 
 def test_the_error_bar_covers_nine_of_ten_kernels_that_were_not_fitted() -> None:
-    noisy = samples(0.2, 120)
-    found = fit(noisy[:90])
-    errors = [abs(predict(sample, found) / sample.seconds - 1) for sample in noisy[90:]]
-    assert 0.05 < found.error_ratio < 0.3
-    assert sum(error <= 1.2 * found.error_ratio for error in errors) >= 0.85 * len(errors)
-    assert share_within(noisy, found, ratio=10.0) == 1.0
+    noisy = samples(0.2, 240)
+    rates = fit(noisy[:180]).stages["lanes"]
+    errors = [abs(predicted(rates, each) / each.seconds - 1) for each in noisy[180:]]
+    assert 0.05 < rates.error_ratio < 0.3
+    assert sum(error <= 1.2 * rates.error_ratio for error in errors) >= 0.85 * len(errors)
+    assert share_within(held_out(noisy), ratio=10.0) == 1.0
 
 
 def test_terms_that_make_nothing_slower_get_no_negative_rate() -> None:
-    flat = [sample.model_copy(update={"seconds": 5 * US, "programs": None}) for sample in samples(0.0)]
-    found = fit(flat)
-    assert found.launch_seconds == pytest.approx(5 * US)
-    assert min(found.seconds_per_byte, found.seconds_per_op, found.imbalance_seconds_per_byte) >= 0
+    flat = [each.model_copy(update={"seconds": 5 * US, "programs": None}) for each in samples(0.0)]
+    rates = fit(flat).stages["lanes"]
+    assert rates.launch_seconds == pytest.approx(5 * US, rel=1e-3)
+    assert min(rates.seconds_per_byte, rates.seconds_per_op, rates.imbalance, *rates.ops.values()) >= 0
 
 
 def test_too_few_samples_are_refused() -> None:
     with pytest.raises(InvalidDocument, match="at least 8 kernel samples"):
         fit(samples(0.0, 7))
+
+
+def test_a_launch_of_the_profiled_job_has_rates_of_its_own_and_other_jobs_those_of_its_kind() -> None:
+    draw = random.Random(1)
+    mine = [sample(draw, noise=0.0, launch=0) for _ in range(60)]
+    slower = [each.model_copy(update={"launch": 1, "seconds": 3 * each.seconds}) for each in mine]
+    found = fit([*mine, *slower])
+    first, second = found.of(["lanes", "lanes"])
+    assert second.launch_seconds == pytest.approx(3 * first.launch_seconds, rel=0.05)
+    assert found.of(["lanes"]) == (found.stages["lanes"],)
+    assert found.of(["compare"]) == (found.stages["lanes"],)
 
 
 def test_columns_that_say_the_same_are_not_divided_by_zero() -> None:
@@ -99,16 +120,16 @@ def test_work_is_conserved_when_features_move_to_their_owners() -> None:
     task = random_task(11, ranks=3)
     estimator = Estimator(Costs(random_profile(11)), task)
     movable = Enumerator().choices(task, estimator.costs).movable
-    own = sum(estimator.loads(frozenset())[0].num_bytes) * task.num_ranks
+    own = sum(work.least for work in estimator.loads(frozenset())[0].works) * task.num_ranks
     owners = {task.items[n].owner for n in movable}
     assert owners == {0, 1, 2}
-    moved = sum(sum(load.num_bytes) for load in estimator.loads(frozenset(movable)))
+    moved = sum(work.least for load in estimator.loads(frozenset(movable)) for work in load.works)
     assert moved == pytest.approx(own)
 
 
 def test_idle_ranks_take_work_that_the_busy_rank_then_does_not_have() -> None:
     profile = random_profile(0).model_copy(update={"windows": tuple(without_probes(random_profile(0)))})
-    work = (Piece(kernel=0, num_bytes=100 * MB, num_ops=0),)
+    work = (Piece(kernel=0, num_bytes=100 * MB, num_tiles=10_000),)
     item = Item(name="f", group="0", chain="c", pieces=work, raw_bytes=1.0, out_bytes=1.0, owner=1)
     task = Task(job="j", items=(item,), kernels=random_task(0, kernels=1).kernels, idle_seconds=(0.0, 200 * US))
     assert Planner().search(task, profile).best.owned == {0}

@@ -11,15 +11,19 @@ import json
 import random
 import sys
 import time
+from dataclasses import replace
 from typing import Any
 
 import torch
 from rap_contract.graph import FeatureGraph, compile_features
 from rap_contract.job import RAPJob
-from rap_trainer.plans import plan_job
+from rap_trainer.bench.subject import Subject
+from rap_trainer.plans import plan_job, synthetic_batch
 from rap_trainer.profiling.batches import first_rows, pool
 from rap_trainer.profiling.launches import LaunchBench
 from rap_trainer.profiling.subgraphs import parts
+from rap_trainer.program import Program
+from rap_trainer.world import World
 
 MAX_TABLE_ROWS = 1_000_000
 SETS = {4: 2}  # input sets by plan; others 4: more than the L2 holds
@@ -64,26 +68,9 @@ def kernels(options: argparse.Namespace) -> None:
                 if time.monotonic() > (stop if number != 4 else until):
                     break
                 batches = [first_rows(raw, rows, part) for raw in pools]
-                for found in bench.measure(part, batches, grids=GRIDS):
-                    work = found.work
-                    emit(
-                        case="kernel",
-                        plan=number,
-                        length=length,
-                        features=len(part.features),
-                        rows=rows,
-                        programs=found.programs,
-                        seconds=found.seconds,
-                        spread=round(found.spread, 4),
-                        stage=work.stage,
-                        wave=work.wave,
-                        entries=len(work.entries),
-                        num_bytes=work.num_bytes,
-                        num_tiles=work.num_tiles,
-                        largest_share=work.largest_share,
-                        functions=work.functions,
-                        ops=dict(work.ops),
-                    )
+                for sample in bench.measure(part, batches, grids=GRIDS):
+                    common = {"plan": number, "length": length, "features": len(part.features), "rows": rows}
+                    emit(case="kernel", **common, **sample.model_dump(mode="json", by_alias=True, exclude_none=True))
             del pools
 
 
@@ -123,6 +110,118 @@ def windows(options: argparse.Namespace) -> None:
     sys.stdout.flush()
 
 
+def wide_job(factor: int, *, batch: int, max_rows: int) -> dict[str, Any]:
+    """Plan 0 with `factor` times its dense and sparse columns."""
+    document = plan_job(0, max_rows=max_rows, batch_size=batch)
+    if factor == 1:
+        return document
+    spec = document["spec"]
+    ints, cats = 13 * factor, 26 * factor
+    dense, sparse, bucket = spec["features"]
+    rows = sparse["table"]["rows"] * factor
+    dense["columns"], sparse["columns"] = [f"int_{{0..{ints - 1}}}"], [f"cat_{{0..{cats - 1}}}"]
+    sparse["table"]["rows"] = rows
+    spec["columns"] = {"label": "int32", dense["columns"][0]: "float32", sparse["columns"][0]: "list<int64>"}
+    spec["features"] = [dense, sparse, bucket]
+    return document
+
+
+def subject_of(document: dict[str, Any], options: argparse.Namespace, world: World) -> Subject:
+    """A job to train, and batches of it in pinned memory, different on each rank."""
+    job, graph = RAPJob.model_validate(document), compiled(document)
+    rows = options.batch * world.size
+    host = []
+    for number in range(2):
+        raw = synthetic_batch(document, options.batch, seed=100 * (number + 1) + world.rank, device=world.device)
+        host.append(replace(raw, global_rows=rows).map(lambda tensor: tensor.cpu().pin_memory()))
+    return Subject(
+        plan=options.plan,
+        batch_size=options.batch,
+        max_rows=options.max_rows,
+        document=document,
+        job=job,
+        graph=graph,
+        program=Program(graph),
+        host=tuple(host),
+        ready=(),
+    )
+
+
+def sweep(options: argparse.Namespace) -> None:
+    """A profile, the plan made from it, and the measured step of every window and grid beside it."""
+    from rap_contract.profile import GroupWorkload, Workload
+    from rap_planner.enumerate import Enumerator
+    from rap_planner.explain import plan_of
+    from rap_planner.search import Planner
+    from rap_trainer.bench.subject import make_model
+    from rap_trainer.captured.runtime import CapturedRuntime, Tuning
+    from rap_trainer.captured.schedule import Schedule, Window, schedule_of
+    from rap_trainer.captured.step import NoPreprocessing
+    from rap_trainer.plan_inputs import task_for
+    from rap_trainer.profiling.captured_profile import captured_profile
+    from rap_trainer.profiling.captured_windows import CapturedWindows
+    from rap_trainer.world import join_world
+
+    torch.backends.cuda.matmul.allow_tf32 = True
+    world = join_world(use_gpu=True)
+    document = wide_job(options.columns, batch=options.batch, max_rows=options.max_rows)
+    if options.plan:
+        document = plan_job(options.plan, max_rows=options.max_rows, batch_size=options.batch)
+    document["spec"]["trainer"] |= {"gpusPerNode": world.size, "batchSizePerGpu": options.batch}
+    subject = subject_of(document, options, world)
+    tuning = Tuning(exchange=options.exchange)
+    runtime = CapturedRuntime(make_model(subject, world), subject.graph, world, batch_size=options.batch, tuning=tuning)
+    pending = None
+    for number in range(6):
+        upcoming = runtime.prepare(subject.host[number % len(subject.host)])
+        if pending is not None:
+            runtime.train(pending)
+        pending = upcoming
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    length = 20.0 if options.plan == 4 else 1.0
+    profile = captured_profile(
+        document,
+        subject.graph,
+        runtime.assembly,
+        world,
+        rows=options.batch,
+        mean_length=length,
+        date=time.strftime("%Y-%m-%d"),
+        model_hash=None,
+        seconds=options.seconds,
+    )
+    profiled = time.perf_counter()
+    workload = Workload(default=GroupWorkload(mean_list_length=length))
+    task = task_for(subject.job, profile, workload=workload)
+    planner = Planner(enumerator=Enumerator(table_owner=False))
+    result = planner.search(task, profile)
+    plan = plan_of(result, profile)
+    planned = time.perf_counter()
+    common = {"plan": options.plan, "columns": options.columns, "gpus": world.size, "exchange": options.exchange}
+    if world.rank == 0:
+        took = {"profile_s": round(profiled - began, 1), "plan_s": round(planned - profiled, 3)}
+        emit(case="profile", **common, **took, samples=len(profile.samples), profile=json.loads(profile.to_json()))
+        emit(case="plan", **common, document=json.loads(plan.to_json()))
+    windows, work = CapturedWindows(runtime.assembly, world), runtime._preprocessor
+    ideal = windows.seconds_under(NoPreprocessing(), Schedule())
+    kernels = runtime.num_kernels
+
+    def measured(name: str, schedule: Schedule) -> None:
+        slots = tuple((str(each.window), each.programs) for each in schedule.placements)
+        predicted = result.estimator.step_seconds(frozenset(), slots)
+        seconds = windows.seconds_under(work, schedule)
+        if world.rank == 0:
+            emit(case="step", **common, name=name, kernels=kernels, seconds=seconds, predicted=predicted, ideal=ideal)
+
+    measured("pick", schedule_of(plan))
+    for window in Window:
+        for grid in (None,) if window is Window.INLINE else (None, 32, 64, 100):
+            measured(f"{window}/{grid}", Schedule.uniform(kernels, window, grid))
+    measured("pick again", schedule_of(plan))
+    sys.stdout.flush()
+
+
 def main() -> None:
     """Runs one case."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -136,6 +235,14 @@ def main() -> None:
     window.add_argument("--batch", type=int, default=4096)
     window.add_argument("--exchange", default="auto")
     window.set_defaults(run=windows)
+    swept = commands.add_parser("sweep")
+    swept.add_argument("--plan", type=int, default=0)
+    swept.add_argument("--columns", type=int, default=1, help="times as many columns, of plan 0")
+    swept.add_argument("--batch", type=int, default=4096)
+    swept.add_argument("--max-rows", type=int, default=MAX_TABLE_ROWS)
+    swept.add_argument("--exchange", default="auto")
+    swept.add_argument("--seconds", type=float, default=12.0, help="for the kernels of the profile, twice")
+    swept.set_defaults(run=sweep)
     options = parser.parse_args()
     options.run(options)
 

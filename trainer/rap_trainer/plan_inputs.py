@@ -4,24 +4,35 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rap_contract.graph import FeatureGraph, compile_features
 from rap_contract.job import RAPJob
 from rap_contract.plan import FusedKernel, Plan
 from rap_contract.problem import InvalidDocument, Problem
 from rap_contract.profile import GroupWorkload, Profile, Workload
-from rap_planner.task import Task
-from rap_planner.work import Ranks, balanced_owners, task_of
+from rap_planner.task import Piece, Task
+from rap_planner.work import Ranks, balanced_owners, mean_lengths, task_of
 
 from rap_trainer.evaluation.workload import group_columns
+
+if TYPE_CHECKING:
+    from rap_trainer.fusion.groups import Groups
+    from rap_trainer.plan.launch_work import LaunchWork
 
 DEFAULT_PROFILE = "h200.json"
 MAX_BYTES = 64 * 2**20  # of a file; the reader of the contract has its own, smaller limit on text
 
 
-def fused_kernels(graph: FeatureGraph) -> tuple[FusedKernel, ...]:
+def nullable_columns(graph: FeatureGraph) -> frozenset[str]:
+    """Columns whose null flags kernels read."""
+    return frozenset(name for name, each in graph.columns.items() if each.nullable and name != graph.label)
+
+
+def fused_groups(graph: FeatureGraph) -> Groups:
     """The launches of the fused program, in order, as the captured runtime numbers them."""
     from rap_trainer.fusion.groups import Tiles, group
     from rap_trainer.fusion.layout import OutputLayout
@@ -32,14 +43,48 @@ def fused_kernels(graph: FeatureGraph) -> tuple[FusedKernel, ...]:
         padded = True
     except ValueError:  # several ids a row: only the packed layout holds them
         padded = False
-    nullable = frozenset(name for name, each in graph.columns.items() if each.nullable and name != graph.label)
-    lowered = lower(graph, nullable, padded=padded)
+    return group(lower(graph, nullable_columns(graph), padded=padded), tiles=Tiles())
+
+
+def fused_kernels(graph: FeatureGraph) -> tuple[FusedKernel, ...]:
+    """The same as a plan lists them."""
     return tuple(
         FusedKernel.model_validate(
             {"launch": number, "stage": launch.kernel, "wave": launch.wave, "features": launch.features}
         )
-        for number, launch in enumerate(group(lowered, tiles=Tiles()).launches)
+        for number, launch in enumerate(fused_groups(graph).launches)
     )
+
+
+def works_for(
+    graph: FeatureGraph, *, rows: int, workload: Workload, fused: bool, on_gpu: bool
+) -> tuple[LaunchWork, ...]:
+    """What each kernel of a job does with so many rows: the fused launches, or the eager program as one piece."""
+    from rap_trainer.plan.launch_work import Sizes, works_of  # Triton, and only for planning
+    from rap_trainer.plan.program_work import program_work
+
+    sizes = Sizes.of(graph, rows, mean_lengths(graph, workload), nullable_columns(graph))
+    if not fused:
+        return (program_work(graph, sizes, side_by_side=not on_gpu),)
+    return works_of(fused_groups(graph), sizes)
+
+
+def pieces_of(works: Sequence[LaunchWork], features: Sequence[str]) -> dict[str, list[Piece]]:
+    """The works by feature; what belongs to none (the label) goes to the first."""
+    found: dict[str, list[Piece]] = {name: [] for name in features}
+    for kernel, work in enumerate(works):
+        for entry in work.entries:
+            name = entry.feature if entry.feature in found else features[0]
+            found[name].append(
+                Piece(kernel=kernel, num_bytes=entry.num_bytes, ops=dict(entry.ops), num_tiles=entry.num_tiles)
+            )
+    return found
+
+
+def runs_fused(job: RAPJob) -> bool:
+    """Whether the job's preprocessing is the fused program, as far as the job itself tells."""
+    trainer = job.spec.trainer
+    return trainer.gpus_per_node > 0 and trainer.runtime != "eager"
 
 
 def task_for(job: RAPJob, profile: Profile, *, workload: Workload) -> Task:
@@ -50,11 +95,16 @@ def task_for(job: RAPJob, profile: Profile, *, workload: Workload) -> Task:
     trainer = job.spec.trainer
     num_ranks = trainer.nodes * (trainer.gpus_per_node or trainer.processes_per_node)
     tables = sum(profile.window(name).seconds or 0.0 for name in ("emb_fwd", "emb_bwd"))
+    rows, fused = trainer.batch_size_per_gpu, runs_fused(job)
+    works = works_for(graph, rows=rows, workload=workload, fused=fused, on_gpu=trainer.gpus_per_node > 0)
+    names = tuple(feature.name for feature in graph.features)
+    whole = FusedKernel(launch=0, stage="program", wave=0, features=names)
     return task_of(
         job.metadata.name,
         graph,
-        fused_kernels(graph),
-        batch_size=trainer.batch_size_per_gpu,
+        fused_kernels(graph) if fused else (whole,),
+        pieces=pieces_of(works, names),
+        batch_size=rows,
         workload=workload,
         ranks=Ranks(
             num_ranks=num_ranks,

@@ -24,8 +24,8 @@ from rap_trainer.world import World
 
 GRIDS: tuple[int | None, ...] = (None, 32, 64, 100)
 """Programs tried in each window: a full grid, and what leaves the exchange's or a GEMM's SMs free (H200: 132)."""
-LENGTHS_US = (6.0, 15.0, 40.0, 100.0)
-"""Of the probes, alone on a full grid; spans the fused kernels of plans 0 to 4."""
+LENGTHS = (6e-6, 15e-6, 40e-6, 100e-6)
+"""Seconds of the probes, alone on a full grid."""
 STEPS, REPEATS = 16, 2
 
 
@@ -47,14 +47,19 @@ class CapturedWindows:
         self._warm = False
 
     def find(
-        self, *, grids: Sequence[int | None] = GRIDS, windows: Sequence[str] = PLACES, kinds: Sequence[Kind] = KINDS
+        self,
+        *,
+        grids: Sequence[int | None] = GRIDS,
+        windows: Sequence[str] = PLACES,
+        kinds: Sequence[Kind] = KINDS,
+        lengths: Sequence[float] = LENGTHS,
     ) -> Found:
         """Everything. Collective; about half a second a window and grid."""
         base = self._steps(NoPreprocessing(), Schedule())
         step_seconds = self.seconds(base)
         opens = self._opens()
         probes = Probes(self._world.device)
-        sizes = self._agreed([probes.sized(kind, length * 1e-6) for kind in kinds for length in LENGTHS_US])
+        sizes = self._agreed([probes.sized(kind, length) for kind in kinds for length in lengths])
         found: dict[str, tuple[Response, ...]] = {}
         for window in windows:
             responses: list[Response] = []
@@ -84,6 +89,13 @@ class CapturedWindows:
     def seconds(self, steps: CapturedSteps) -> float:
         """Median seconds of a step, of the slowest rank. Collective."""
         return self._timed(_turns(steps))
+
+    def seconds_under(self, work: Preprocessor, schedule: Schedule) -> float:
+        """A step with this work under a schedule. Collective."""
+        steps = self._steps(work, schedule)
+        seconds = self.seconds(steps)
+        steps.close()
+        return seconds
 
     def _timed(self, step: Callable[[], None]) -> float:
         times = []

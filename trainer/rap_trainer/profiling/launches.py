@@ -7,36 +7,22 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import torch
 from rap_contract.graph import FeatureGraph
-from rap_contract.profile import GroupWorkload, Workload
+from rap_contract.profile import GroupWorkload, KernelSample, Workload
 from rap_planner.work import mean_lengths as node_lengths
 
 from rap_trainer.batch import RawBatch
 from rap_trainer.fusion.layout import OutputLayout
 from rap_trainer.fusion.program import FusedProgram, Limits
-from rap_trainer.plan.launch_work import LaunchWork, Sizes, works_of
+from rap_trainer.plan.launch_work import Sizes, works_of
 from rap_trainer.profiling.batches import mean_lengths
 
 ROUNDS = 4
 """Passes over the input sets in one graph."""
 REPLAYS = 7
 """Of which the median counts; two more warm up."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class MeasuredLaunch:
-    """One launch, alone."""
-
-    work: LaunchWork
-    rows: int
-    programs: int | None
-    """Bound on the grid; None: the kernel's own."""
-    seconds: float
-    spread: float
-    """Longest less shortest replay over the median."""
 
 
 class LaunchBench:
@@ -47,7 +33,7 @@ class LaunchBench:
 
     def measure(
         self, graph: FeatureGraph, batches: Sequence[RawBatch], *, grids: Sequence[int | None] = (None,)
-    ) -> list[MeasuredLaunch]:
+    ) -> list[KernelSample]:
         """Every launch of the graph's program over these batches (several, so that inputs are not in the cache)."""
         nullable = frozenset(name for name, column in batches[0].columns.items() if column.nulls_N is not None)
         capacities = {
@@ -80,8 +66,7 @@ class LaunchBench:
                     (lambda b=binding, o=outputs, k=number, g=grid: program.launch_kernel(k, b, o, max_programs=g))
                     for binding, outputs in runs
                 ]
-                seconds, spread = graph_seconds(launches)
-                found.append(MeasuredLaunch(work=work, rows=rows, programs=grid, seconds=seconds, spread=spread))
+                found.append(work.sample(number, programs=grid, seconds=graph_seconds(launches)[0]))
         return found
 
 

@@ -1,0 +1,98 @@
+"""The profile of a job whose step is captured: kernels alone, windows of the real step, links. GPU only; collective."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from rap_contract.graph import FeatureGraph
+from rap_contract.profile import KernelSample, Profile, WindowProfile
+from rap_contract.windows import INPUT_DIST, PLACES
+from rap_planner.fit import fit
+
+from rap_trainer.captured.assemble import Assembly
+from rap_trainer.profiling.captured_windows import GRIDS, CapturedWindows, Found
+from rap_trainer.profiling.device import device_of
+from rap_trainer.profiling.kernel_samples import fused_samples
+from rap_trainer.profiling.links import exchange_seconds, links
+from rap_trainer.world import World
+
+SHORTEST_S = 5e-6
+"""Of the probes alone; about a launch."""
+REACH = (0.5, 1.0, 2.0, 4.0)
+"""Lengths of the probes, of all the job's kernels together."""
+KERNEL_SHARE = 0.5
+"""Of the time there is, for kernels alone."""
+ID_BYTES = 8
+
+
+def captured_profile(
+    document: dict[str, Any],
+    graph: FeatureGraph,
+    assembly: Assembly,
+    world: World,
+    *,
+    rows: int,
+    mean_length: float,
+    date: str,
+    model_hash: str | None,
+    seconds: float,
+    grids: Sequence[int | None] = GRIDS,
+) -> Profile:
+    """Collective; the same on every rank. The slots of the assembly must hold batches."""
+    samples = _of_first_rank(
+        fused_samples(
+            document, graph, rows=rows, mean_length=mean_length, device=world.device, seconds=seconds * KERNEL_SHARE
+        ),
+        world,
+    )
+    lengths = probe_lengths(samples)
+    found = CapturedWindows(assembly, world).find(grids=grids, lengths=lengths)
+    num_ids = rows * len(graph.sparse)
+    input_dist = exchange_seconds(world, num_ids * ID_BYTES)
+    return Profile(
+        device=device_of(world.device),
+        date=date,
+        source=f"rap profile, captured step, exchange {assembly.exchange.name}, {len(samples)} kernel samples",
+        model_hash=model_hash,
+        runtime="captured",
+        batch_size=rows,
+        num_ranks=world.size,
+        step_seconds=found.step_seconds,
+        windows=windows_of(found, min(input_dist, 0.5 * found.step_seconds)),
+        links=links(world),
+        coefficients=fit(samples),
+        samples=tuple(samples),
+    )
+
+
+def probe_lengths(samples: Sequence[KernelSample]) -> tuple[float, ...]:
+    """Seconds of the probes alone: around what the job's kernels take together."""
+    whole: dict[int, float] = {}
+    for sample in samples:
+        if sample.programs is None:
+            whole[sample.launch] = max(whole.get(sample.launch, 0.0), sample.seconds)
+    total = sum(whole.values())
+    return tuple(max(SHORTEST_S * (place + 1), total * reach) for place, reach in enumerate(REACH))
+
+
+def windows_of(found: Found, input_dist: float) -> tuple[WindowProfile, ...]:
+    """Windows with their lengths: until the next one opens."""
+    opens = [found.opens_seconds[name] for name in PLACES] + [found.step_seconds]
+    windows = [WindowProfile(name=INPUT_DIST, seconds=input_dist)]
+    for place, name in enumerate(PLACES):
+        length = max(0.0, opens[place + 1] - opens[place])
+        windows.append(WindowProfile(name=name, seconds=length, responses=found.responses.get(name, ())))
+    return tuple(windows)
+
+
+def _of_first_rank(samples: list[KernelSample], world: World) -> list[KernelSample]:
+    """Ranks must agree to the bit on what they plan from."""
+    torch.cuda.synchronize(world.device)
+    if world.size > 1:
+        kept = [samples]
+        dist.broadcast_object_list(kept, src=0, group=world.control_group)
+        samples = kept[0]
+    return samples
