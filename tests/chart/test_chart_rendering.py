@@ -115,16 +115,18 @@ def test_boards_become_config_maps_for_the_sidecar(tmp_path: Path) -> None:
 def test_alerts_become_a_rule_with_labels_of_the_users(tmp_path: Path) -> None:
     chart = tmp_path / "rap"
     shutil.copytree(CHART, chart)
-    rule = {
+    rule: Object = {
         "alert": "JobStale",
         "expr": "rap_freshness > 1",
         "labels": {"severity": "warning"},
-        "annotations": {"summary": "{{ $labels.rapjob }} lags"},
+        "annotations": {"summary": "{{ $labels.rapjob }} lags", "runbook_url": "runbooks/#jobstale"},
     }
     (chart / "files" / "alerts.yaml").write_text(yaml.safe_dump({"groups": [{"name": "rap", "rules": [rule]}]}))
-    values = {"alerts": {"enabled": True, "labels": {"release": "prometheus"}, "ruleLabels": {"team": "ads"}}}
+    alerts = {"labels": {"release": "prometheus"}, "ruleLabels": {"team": "ads"}, "docsUrl": "https://docs.example/"}
+    values = {"alerts": {"enabled": True, **alerts}}
     found = one(render(values, chart=chart), "PrometheusRule")
     assert found["metadata"]["labels"]["release"] == "prometheus"
+    rule["annotations"]["runbook_url"] = "https://docs.example/runbooks/#jobstale"
     assert found["spec"]["groups"] == [
         {"name": "rap", "rules": [{**rule, "labels": {"severity": "warning", "team": "ads"}}]}
     ]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from chart.account import Permission, chart_rules, single_permissions
 from chart.rbac_story import Refused, Story
-from chart.rendering import render
+from chart.rendering import ROOT, render
 from chart.strict_cluster import StrictCluster
 from node_agent.fake_nodes import FakeNodes
 from operator_world.on_server import install_crd
@@ -53,3 +54,13 @@ def test_a_cluster_wide_operator_has_the_rules_of_one_of_a_namespace() -> None:
     items = render({})
     wide = next(i["rules"] for i in items if i["kind"] == "ClusterRole" and i["metadata"]["name"] == "rap-system-rap")
     assert wide == chart_rules()[0]
+
+
+def test_the_docs_list_the_charts_permissions() -> None:
+    text = (ROOT / "docs" / "operator.md").read_text().partition("## Permissions")[2].partition("\n## ")[0]
+    listed = [
+        (resource, verb.strip())
+        for resource, verbs in re.findall(r"^\| `([a-z/]+)` \| ([a-z, ]+) \|$", text, re.MULTILINE)
+        for verb in verbs.split(",")
+    ]
+    assert listed == single_permissions()
