@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -27,11 +26,12 @@ from rap_trainer.feature_table import feature_schema, feature_table, open_table
 from rap_trainer.program import Program
 from rap_trainer.program.columns import TORCH_DTYPES
 from rap_trainer.program.host_memory import keep_freed_memory
+from rap_trainer.stream.bad_rows import BadRows
 from rap_trainer.stream.catalogue import Kind, Record
 from rap_trainer.stream.decode import Declared, Decoder, declared
-from rap_trainer.stream.error_budget import ErrorBudgetWindow
 from rap_trainer.stream.file_format import EventFile, FileProblem
 from rap_trainer.stream.file_reader import decode_piece, unit_id
+from rap_trainer.stream.files import letter_of
 from rap_trainer.stream.open_file import open_file, wanted_columns
 from rap_trainer.stream.rows import Span, batch_of
 from rap_trainer.stream.source import DataBudgetExceeded, SourceError
@@ -115,46 +115,34 @@ def rewrite(
     """
     if output.exists() and source.exists() and output.samefile(source):
         raise ValueError(f"{output} is the input itself; hint: give another name")
-    counts = _Counts(job)
+    kind = "source.files" if job.spec.source.files is not None else "source.kafka"
+    bad = BadRows(job.spec.source.error_budget, None, source=kind)
+    rows = 0
     with closing(_open(job, source)) as file:
         has_label = job.spec.label in file.schema.names
         expected = declared(job.spec) if has_label else _without_label(declared(job.spec))
         aside = output.with_name(f".{output.name}.{os.getpid()}.tmp")
         try:
             with open_table(aside, output.suffix, schema(has_label)) as opened:
-                for batch in _batches(file, expected, program, counts, source):
+                for batch in _batches(file, expected, program, bad, source):
+                    rows += batch.labels_B.numel()
                     opened.write(table(batch, has_label))
             aside.replace(output)
         finally:
             aside.unlink(missing_ok=True)
-    return Summary(rows=counts.good, bad_rows=dict(counts.bad), has_label=has_label)
+    return Summary(rows=rows, bad_rows=dict(bad.counts), has_label=has_label)
 
 
-class _Counts:
-    def __init__(self, job: RAPJob) -> None:
-        budget = job.spec.source.error_budget
-        self.good = 0
-        self.bad: Counter[str] = Counter()
-        self._window = ErrorBudgetWindow(ratio=budget.ratio, window_rows=budget.window_rows)
-
-    def add(self, rows: int, reasons: list[str], *, at_end: bool = False) -> None:
-        self.good += rows - len(reasons)
-        self.bad.update(reasons)
-        self._window = self._window.after(rows=rows, bad_rows=len(reasons))
-        if self._window.exceeded or (at_end and self._window.exceeded_at_end):
-            raise DataBudgetExceeded(f"{self._window} ({dict(self.bad)}); hint: raise errorBudget, or mend the file")
-
-
-def _batches(
-    file: EventFile, expected: Declared, program: Program, counts: _Counts, source: Path
-) -> Iterator[ModelBatch]:
+def _batches(file: EventFile, expected: Declared, program: Program, bad: BadRows, source: Path) -> Iterator[ModelBatch]:
     decoder = Decoder(expected, file.schema, str(source))
     record = Record(kind=Kind.FILE, name=source.name, modified_s=source.stat().st_mtime)
     label = program.graph.label
     dtype = TORCH_DTYPES[program.graph.columns[label].dtype]
     for piece in file.pieces(wanted_columns(expected), 0):
         chunk = decode_piece(decoder, piece, record=record, unit_base=unit_id(source.name))
-        counts.add(chunk.num_rows, [str(bad.reason) for bad in chunk.bad])
+        bad.seen(rows=chunk.num_rows, bad_rows=len(chunk.bad))
+        bad.keep([letter_of(source.name, row) for row in chunk.bad])
+        bad.check()
         if chunk.rows is None:
             continue
         for start in range(0, chunk.num_good, BATCH_ROWS):
@@ -165,7 +153,7 @@ def _batches(
                     raw, columns={**raw.columns, label: Column(values_N=torch.zeros(stop - start, dtype=dtype))}
                 )
             yield program.run(raw)
-    counts.add(0, [], at_end=True)
+    bad.check(at_end=True)
 
 
 def _open(job: RAPJob, source: Path) -> EventFile:

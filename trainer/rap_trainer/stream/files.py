@@ -7,7 +7,6 @@ thread ahead of training; positions move only with what is taken.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,15 +16,15 @@ from rap_contract.source import Files
 
 from rap_trainer.batch import Position, Positions, RawBatch
 from rap_trainer.stream.backlog import Backlog, Consumed
+from rap_trainer.stream.bad_rows import BadRows, letters_in
 from rap_trainer.stream.catalogue import CatalogueLog, KeyValueStore, LocalStore
-from rap_trainer.stream.dead_letters import BadRow, DeadLetter, DeadLetters, FileDeadLetters, LoggedDeadLetters
+from rap_trainer.stream.dead_letters import BadRow, DeadLetter, DeadLetters, LoggedDeadLetters
 from rap_trainer.stream.decode import declared
 from rap_trainer.stream.discovery import FINISHED, SETTLE_S, Discovery
-from rap_trainer.stream.error_budget import ErrorBudgetWindow
 from rap_trainer.stream.file_reader import FileReader
 from rap_trainer.stream.open_file import open_file
 from rap_trainer.stream.rows import Span, batch_of
-from rap_trainer.stream.source import DataBudgetExceeded, Offer, SourceError
+from rap_trainer.stream.source import Offer
 
 _TEXT_SETTLE_S = 1.0  # text has no end mark: a file is read once it has stood still so long
 
@@ -80,11 +79,8 @@ class FileSource:
         self._start = dict(start or {})
         self._positions = dict(self._start)
         self._unsaved: dict[str, Position] = {}
-        self._bad_rows: Counter[str] = Counter()
         self._rows = 0
-        budget = files.error_budget
-        self._budget = ErrorBudgetWindow(ratio=budget.ratio, window_rows=budget.window_rows)
-        self._letters = _dead_letters(files) if rank == 0 else None
+        self._bad = BadRows(files.error_budget, _dead_letters(files) if rank == 0 else None, source="source.files")
         self._backlog = Backlog(limit_bytes=options.limit_bytes, min_rows=self._step_rows)
         self._discovery = _discovery(spec, self._start, options) if rank == 0 else None
         self._reader = FileReader(
@@ -135,8 +131,7 @@ class FileSource:
         are not in the first rank's.
         """
         waiting = {name: Position(record.first_row, record.order) for name, record in self._reader.catalogued().items()}
-        if self._letters is not None:
-            self._letters.flush()  # a checkpoint may follow: its bad rows are not seen again
+        self._bad.flush()  # a checkpoint may follow: its bad rows are not seen again
         positions = {**waiting, **self._positions}
         if self._discovery is not None:
             present = self._discovery.present
@@ -148,7 +143,7 @@ class FileSource:
         finished = {name for name, position in self._positions.items() if position.offset == FINISHED}
         return FileCounts(
             rows=self._rows,
-            bad_rows=dict(self._bad_rows),
+            bad_rows=dict(self._bad.counts),
             quarantined_files=self._reader.quarantined(),
             waiting_files=len(self._reader.catalogued().keys() - finished),
             buffered_bytes=self._backlog.num_bytes,
@@ -158,16 +153,13 @@ class FileSource:
         """Stops the reader thread and closes the dead letters."""
         self._backlog.close()
         self._reader.join()
-        if self._letters is not None:
-            self._letters.close()
+        self._bad.close()
 
     def _finish(self) -> None:
         self._positions.update(self._unsaved)
         self._unsaved.clear()
-        if self._letters is not None:
-            self._letters.flush()
-        if self._budget.exceeded_at_end:
-            raise DataBudgetExceeded(self._budget_message())
+        self._bad.flush()
+        self._bad.check(at_end=True)
 
     def _account(self, consumed: Sequence[Consumed], *, keep_position: bool) -> None:
         """Counts what was consumed and moves positions: at once, or with the next good row."""
@@ -176,29 +168,13 @@ class FileSource:
             target = self._positions if keep_position else self._unsaved
             target[part.chunk.unit] = Position(offset, part.chunk.order)
             self._rows += part.next_row - part.first_row
-            bad = part.bad
-            self._bad_rows.update(str(row.reason) for row in bad)
-            self._budget = self._budget.after(rows=part.next_row - part.first_row, bad_rows=len(bad))
-            if bad and self._letters is not None:
-                self._write_letters([_letter(part.chunk.unit, row) for row in bad])
-        if self._budget.exceeded:
-            raise DataBudgetExceeded(self._budget_message())
-
-    def _write_letters(self, letters: Sequence[DeadLetter]) -> None:
-        assert self._letters is not None
-        try:
-            self._letters.write(letters)
-        except OSError as error:
-            hint = "hint: make room for dead letters, or leave source.files.deadLetter out"
-            raise SourceError(f"bad records cannot be kept: {error.strerror}; {hint}") from error
-
-    def _budget_message(self) -> str:
-        counts = ", ".join(f"{reason}: {count}" for reason, count in sorted(self._bad_rows.items()))
-        hint = "hint: see the dead letters, mend the producer, or raise source.files.errorBudget"
-        return f"{self._budget} ({counts}); {hint}"
+            self._bad.seen(rows=part.next_row - part.first_row, bad_rows=len(part.bad))
+            self._bad.keep([letter_of(part.chunk.unit, row) for row in part.bad])
+        self._bad.check()
 
 
-def _letter(unit: str, bad: BadRow) -> DeadLetter:
+def letter_of(unit: str, bad: BadRow) -> DeadLetter:
+    """A bad row of a file as a dead letter."""
     return DeadLetter(
         reason=str(bad.reason), detail=bad.detail, unit=unit, position=Position(bad.row), payload=bad.payload
     )
@@ -207,11 +183,7 @@ def _letter(unit: str, bad: BadRow) -> DeadLetter:
 def _dead_letters(files: Files) -> DeadLetters:
     if files.dead_letter is None or files.dead_letter.path is None:
         return LoggedDeadLetters()
-    try:
-        return FileDeadLetters(Path(files.dead_letter.path))
-    except OSError as error:
-        hint = "hint: correct source.files.deadLetter.path, or leave it out"
-        raise SourceError(f"{files.dead_letter.path}: {error.strerror}; {hint}") from error
+    return letters_in(Path(files.dead_letter.path), source="source.files")
 
 
 def _discovery(spec: RAPJobSpec, start: Positions, options: FileSourceOptions) -> Discovery:
