@@ -138,17 +138,21 @@ class Applier:
         assert attempt is not None
         if spec is None:
             return
-        if action.number > 1:
-            self._check_gone(subject, action.number)
+        self._check_gone(subject, action.number)
         LOG.info("starting attempt %d: %s", action.number, action.why)
         self._create(JOBS, subject, children.attempt_job(subject, attempt, spec))
 
     def _check_gone(self, subject: Subject, number: int) -> None:
-        """The cache may lag: what runs is asked of the server itself before something is added to it."""
-        query = {"labelSelector": f"{naming.pod_selector(subject.uid)},{naming.LABEL_ATTEMPT}!={number}", "limit": "1"}
-        for resource in (JOBS, PODS):
+        """The cache may lag: what runs is asked of the server itself before something is added to it.
+
+        Pods of this very attempt count too: its Job may have been made and deleted by hand.
+        """
+        mine = naming.pod_selector(subject.uid)
+        others = f"{mine},{naming.LABEL_ATTEMPT}!={number}"
+        for resource, selector in ((JOBS, others), (PODS, mine))[0 if number > 1 else 1 :]:
+            query = {"labelSelector": selector, "limit": "1"}
             if self._api.list(resource, subject.namespace, query=query).get("items"):
-                raise NotGone(f"a {resource.kind} of an earlier attempt is still there")
+                raise NotGone(f"a {resource.kind} made before attempt {number} is still there")
 
     def _create(self, resource: Resource, subject: Subject, body: Object) -> None:
         name = body["metadata"]["name"]

@@ -102,7 +102,7 @@ def _end(status: Status, sight: Sight, job: JobView | None, pods: tuple[PodView,
         if job.is_suspended and (status.nodes > 0 or pods):
             message = f"Job {job.meta.name} was suspended, by its queue or by hand"
             return End(end_class=EndClass.DISRUPTION, reason="Preempted", message=message)
-    elif attempt.state == "Created":
+    elif attempt.state == "Created" or pods:
         return End(end_class=EndClass.DISRUPTION, reason="JobDeleted", message="its Job is gone")
     if is_past_deadline(status, sight):
         message = deadline_message(sight)

@@ -250,7 +250,7 @@ class FakeCluster:
             **job["spec"]["template"]["metadata"]["labels"],
             "batch.kubernetes.io/job-completion-index": str(index),
         }
-        self._check_overlap(labels)
+        self._check_overlap(labels, job["metadata"]["uid"])
         owner = {"kind": "Job", "name": job["metadata"]["name"], "uid": job["metadata"]["uid"], "controller": True}
         name = f"{job['metadata']['name']}-{index}-{uuid.uuid4().hex[:5]}"
         pod = {
@@ -265,11 +265,10 @@ class FakeCluster:
         }
         self._stored("Pod", pod, "ADDED")
 
-    def _check_overlap(self, labels: Mapping[str, str]) -> None:
+    def _check_overlap(self, labels: Mapping[str, str], job_uid: str) -> None:
         for pod in self.of("Pod"):
-            theirs = pod["metadata"]["labels"]
-            is_same_job = theirs[LABEL_JOB_UID] == labels[LABEL_JOB_UID]
-            if is_same_job and theirs[LABEL_ATTEMPT] != labels[LABEL_ATTEMPT]:
+            is_same_job = pod["metadata"]["labels"][LABEL_JOB_UID] == labels[LABEL_JOB_UID]
+            if is_same_job and pod["metadata"]["ownerReferences"][0]["uid"] != job_uid:
                 self.violations.append(
                     f"a pod of attempt {labels[LABEL_ATTEMPT]} begins beside {pod['metadata']['name']}"
                 )
