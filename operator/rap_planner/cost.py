@@ -48,6 +48,8 @@ class Curve:
         return y0 + (y1 - y0) * (seconds - x0) / (x1 - x0)
 
 
+SLOWED = 0.01
+"""Of the step: what a window's capacity may cost (DESIGN 6)."""
 EXPOSED = Curve(lengths=(0.0,), added=(0.0,))
 """Nothing hides."""
 
@@ -82,6 +84,12 @@ class Costs:
     def exchange_seconds(self, num_bytes: float, own_bytes: float) -> float:
         """The exchange of inputs when the busiest rank moves this much, measured when it moved `own_bytes`."""
         return max(0.0, self._input_dist_seconds + (num_bytes - own_bytes) / self.profile.links.bytes_per_second)
+
+    def capacity_seconds(self, window: str) -> float:
+        """The longest probe that ran in a window, by the better grid, while the step grew by less than SLOWED."""
+        room = SLOWED * self.profile.step_seconds
+        responses = self.profile.window(window).responses
+        return max((each.solo_seconds for each in responses if each.added_seconds <= room), default=0.0)
 
     def hideable_seconds(self, gain: Callable[[Grid], float]) -> float:
         """Least work that a step can hide at most, over all windows; `gain`: least work in a second of a branch on a grid."""

@@ -30,7 +30,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="rap", description="Continuous retraining of DLRMs on fresh events.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for add in (_add_validate, _add_run, _add_preprocess, _add_score, _add_produce, _add_plan, _add_bench):
+    for add in (
+        _add_validate,
+        _add_run,
+        _add_preprocess,
+        _add_score,
+        _add_produce,
+        _add_profile,
+        _add_plan,
+        _add_bench,
+    ):
         add(commands)
     return parser
 
@@ -55,6 +64,16 @@ def _add_run(commands: Commands[argparse.ArgumentParser]) -> None:
     parser.add_argument("--json", action="store_true", help="progress as JSON lines")
     parser.add_argument("--plain", action="store_true", help="progress as plain lines, also in a terminal")
     parser.set_defaults(command=_run)
+
+
+def _add_profile(commands: Commands[argparse.ArgumentParser]) -> None:
+    from rap_trainer.profile_command import add_arguments, run
+
+    parser = commands.add_parser(
+        "profile", help="measure this device with the job's own model: what `rap plan` plans from"
+    )
+    add_arguments(parser)
+    parser.set_defaults(command=run)
 
 
 def _add_plan(commands: Commands[argparse.ArgumentParser]) -> None:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from rap_trainer.plan.launch_work import LaunchWork
 
 DEFAULT_PROFILE = "h200.json"
+ANY_CPU = "cpu"
+"""Device of a profile that is of no CPU in particular."""
 MAX_BYTES = 64 * 2**20  # of a file; the reader of the contract has its own, smaller limit on text
 
 
@@ -150,10 +152,18 @@ def read_profile(path: Path | None, job: RAPJob) -> Profile:
     if path is None:
         return Profile.from_json((resources.files("rap_trainer") / "profiles" / DEFAULT_PROFILE).read_text())
     profile = Profile.from_json(read_text(path))
-    problems = profile.mismatches(model_hash=model_hash(job))
+    here = None if profile.device.name == ANY_CPU else _device_here(job)
+    problems = profile.mismatches(device=here, model_hash=model_hash(job))
     if problems:
         raise InvalidDocument(problems)
     return profile
+
+
+def _device_here(job: RAPJob) -> str | None:
+    """The device the job would train on here; None where this machine has none of the kind."""
+    from rap_trainer.profiling.device import name_of_device
+
+    return name_of_device(gpu=job.spec.trainer.gpus_per_node > 0)
 
 
 def read_plan(path: Path) -> Plan:
@@ -175,13 +185,13 @@ def read_text(path: Path) -> str:
 
 
 def model_hash(job: RAPJob) -> str:
-    """Of everything that decides the training step: model, tables, optimizers, batch and precision."""
+    """Of everything that decides the training step and its kernels: model, features, optimizers, batch, precision."""
     spec = job.spec
     trainer = spec.trainer
     content = {
         "model": spec.model.model_dump(mode="json"),
         "optimizer": spec.optimizer.model_dump(mode="json"),
-        "tables": [group.table.model_dump(mode="json") if group.table else None for group in spec.features],
+        "features": [group.model_dump(mode="json", exclude={"name"}) for group in spec.features],
         "trainer": [trainer.nodes, trainer.gpus_per_node, trainer.processes_per_node, trainer.batch_size_per_gpu],
         "precision": trainer.precision,
     }

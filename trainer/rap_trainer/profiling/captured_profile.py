@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-import torch.distributed as dist
 from rap_contract.graph import FeatureGraph
-from rap_contract.profile import KernelSample, Profile, WindowProfile
-from rap_contract.windows import INPUT_DIST, PLACES
+from rap_contract.profile import KernelSample, Profile
 from rap_planner.fit import fit
 
 from rap_trainer.captured.assemble import Assembly
-from rap_trainer.profiling.captured_windows import GRIDS, CapturedWindows, Found
+from rap_trainer.profiling.captured_windows import GRIDS, CapturedWindows
 from rap_trainer.profiling.device import device_of
+from rap_trainer.profiling.found import of_first_rank
 from rap_trainer.profiling.kernel_samples import fused_samples
 from rap_trainer.profiling.links import exchange_seconds, links
 from rap_trainer.world import World
@@ -42,7 +40,7 @@ def captured_profile(
     grids: Sequence[int | None] = GRIDS,
 ) -> Profile:
     """Collective; the same on every rank. The slots of the assembly must hold batches."""
-    samples = _of_first_rank(
+    samples = of_first_rank(
         fused_samples(
             document, graph, rows=rows, mean_length=mean_length, device=world.device, seconds=seconds * KERNEL_SHARE
         ),
@@ -61,10 +59,10 @@ def captured_profile(
         batch_size=rows,
         num_ranks=world.size,
         step_seconds=found.step_seconds,
-        windows=windows_of(found, min(input_dist, 0.5 * found.step_seconds)),
+        windows=found.windows(input_dist),
         links=links(world),
         coefficients=fit(samples),
-        samples=tuple(samples),
+        samples=samples,
     )
 
 
@@ -76,23 +74,3 @@ def probe_lengths(samples: Sequence[KernelSample]) -> tuple[float, ...]:
             whole[sample.launch] = max(whole.get(sample.launch, 0.0), sample.seconds)
     total = sum(whole.values())
     return tuple(max(SHORTEST_S * (place + 1), total * reach) for place, reach in enumerate(REACH))
-
-
-def windows_of(found: Found, input_dist: float) -> tuple[WindowProfile, ...]:
-    """Windows with their lengths: until the next one opens."""
-    opens = [found.opens_seconds[name] for name in PLACES] + [found.step_seconds]
-    windows = [WindowProfile(name=INPUT_DIST, seconds=input_dist)]
-    for place, name in enumerate(PLACES):
-        length = max(0.0, opens[place + 1] - opens[place])
-        windows.append(WindowProfile(name=name, seconds=length, responses=found.responses.get(name, ())))
-    return tuple(windows)
-
-
-def _of_first_rank(samples: list[KernelSample], world: World) -> list[KernelSample]:
-    """Ranks must agree to the bit on what they plan from."""
-    torch.cuda.synchronize(world.device)
-    if world.size > 1:
-        kept = [samples]
-        dist.broadcast_object_list(kept, src=0, group=world.control_group)
-        samples = kept[0]
-    return samples

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
@@ -19,6 +18,7 @@ from rap_trainer.captured.assemble import Assembly
 from rap_trainer.captured.capture import CapturedSteps
 from rap_trainer.captured.schedule import Placement, Schedule, Window
 from rap_trainer.captured.step import NoPreprocessing, Preprocessor, TrainStep
+from rap_trainer.profiling.found import Found
 from rap_trainer.profiling.probes import Probes, ProbeSize
 from rap_trainer.world import World
 
@@ -27,16 +27,6 @@ GRIDS: tuple[int | None, ...] = (None, 32, 64, 100)
 LENGTHS = (6e-6, 15e-6, 40e-6, 100e-6)
 """Seconds of the probes, alone on a full grid."""
 STEPS, REPEATS = 16, 2
-
-
-@dataclass(frozen=True, kw_only=True)
-class Found:
-    """What was found of a step."""
-
-    step_seconds: float
-    opens_seconds: dict[str, float]
-    """When each window opens, after the step's beginning; of the slowest rank's median step."""
-    responses: dict[str, tuple[Response, ...]]
 
 
 class CapturedWindows:

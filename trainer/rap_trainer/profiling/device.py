@@ -28,9 +28,11 @@ def device_of(device: torch.device) -> Device:
     return Device(name=_cpu_name(), memory_bytes=memory_bytes, driver=platform.release(), versions=versions)
 
 
-def name_of(device: torch.device) -> str:
-    """The name a profile of this device carries."""
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else _cpu_name()
+def name_of_device(*, gpu: bool) -> str | None:
+    """The name a profile of this machine's device carries; None for a GPU where there is none."""
+    if not gpu:
+        return _cpu_name()
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else None
 
 
 def _version(package: str) -> str | None:

@@ -133,7 +133,11 @@ class EagerRuntime:
         """The whole of preprocessing is one piece here; it runs where the plan has most of its work."""
         assert self._next_plan is not None, "prepare_plan() comes first"
         self._plan, self._next_plan = self._next_plan, None
-        self._fork = busiest_window(self._plan)
+        self.fork_at(busiest_window(self._plan))
+
+    def fork_at(self, window: str) -> None:
+        """The next step's side stages run from this window of a step on; inline: when it is prepared."""
+        self._fork = window
 
     def synchronise_state(self) -> None:
         """The model and its optimizers hold everything."""

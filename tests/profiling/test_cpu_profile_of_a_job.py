@@ -1,0 +1,92 @@
+"""What `rap profile` measures of a job on a CPU: kernels, windows of the real step, a profile that a plan is made from."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from planner.random_tasks import random_profile
+from rap_contract.problem import InvalidDocument
+from rap_contract.profile import KINDS, Profile, Workload
+from rap_contract.windows import PLACES
+from rap_planner.cost import Costs
+from rap_planner.enumerate import Enumerator
+from rap_planner.explain import plan_of
+from rap_planner.search import Planner
+from rap_trainer.plan.fits import busiest_window
+from rap_trainer.plan_inputs import read_profile, task_for
+from rap_trainer.profile_command import summary
+from rap_trainer.profiling.device import device_of, name_of_device
+from rap_trainer.profiling.rank import measure
+from rap_trainer.world import World, join_world
+from train.small_jobs import small_job
+
+pytestmark = pytest.mark.filterwarnings("ignore:Please use DTensor:FutureWarning")
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    yield join_world({}, use_gpu=False)
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def profile(world: World, tmp_path_factory: pytest.TempPathFactory) -> Profile:
+    chosen = argparse.Namespace(seconds=1.0, mean_length=2.0, date="2026-11-29")
+    return measure(small_job(tmp_path_factory.mktemp("job")), world, chosen)
+
+
+def test_a_profile_has_every_window_with_probes_of_both_kinds(profile: Profile) -> None:
+    assert profile.runtime == "eager"
+    assert profile.num_ranks == 1
+    for name in PLACES:
+        responses = profile.window(name).responses
+        assert {response.kind for response in responses} == set(KINDS)
+        assert all(response.solo_seconds > 0 for response in responses)
+    lengths = [profile.window(name).seconds or 0.0 for name in PLACES]
+    assert 0 < sum(lengths) <= 1.5 * profile.step_seconds
+    assert {sample.stage for sample in profile.samples} == {"program"}
+    assert Profile.from_json(profile.to_json()) == profile
+
+
+def test_a_plan_of_the_profile_is_one_that_the_job_runs(profile: Profile, tmp_path: Path) -> None:
+    job = small_job(tmp_path)
+    result = Planner(enumerator=Enumerator(table_owner=False)).search(
+        task_for(job, profile, workload=Workload()), profile
+    )
+    plan = plan_of(result, profile)
+    assert [kernel.stage for kernel in plan.kernels] == ["program"]
+    assert busiest_window(plan) == plan.schedule[0].window
+    assert plan.prediction.step_seconds <= plan.prediction.inline_seconds
+
+
+def test_the_summary_says_what_every_window_hides(profile: Profile) -> None:
+    text = "\n".join(summary(profile, "p.json", seconds=1.0))
+    assert profile.hash in text
+    for name in PLACES:
+        assert name in text
+        assert Costs(profile).capacity_seconds(name) >= 0
+    assert "held out are predicted within 10 %" in text
+
+
+def test_a_profile_of_another_device_or_model_is_refused_with_both_names(profile: Profile, tmp_path: Path) -> None:
+    file = tmp_path / "profile.json"
+    job = small_job(tmp_path)
+    file.write_text(profile.to_json())
+    assert read_profile(file, job) == profile
+    other = device_of(torch.device("cpu")).model_copy(update={"name": "another machine"})
+    file.write_text(profile.model_copy(update={"device": other}).to_json())
+    with pytest.raises(InvalidDocument, match="measured on another device than") as caught:
+        read_profile(file, job)
+    assert "another machine" in str(caught.value)
+    file.write_text(profile.to_json())
+    with pytest.raises(InvalidDocument, match="measured on another model than"):
+        read_profile(file, small_job(tmp_path, trainer__batchSizePerGpu=8))
+    file.write_text(random_profile(0).to_json())
+    with pytest.raises(InvalidDocument, match=re.escape(f"another device than {name_of_device(gpu=False)}")):
+        read_profile(file, job)

@@ -1,0 +1,43 @@
+"""What was found of a step, and how it becomes a profile's windows. Values; the same for both runtimes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch.distributed as dist
+from rap_contract.profile import KernelSample, Response, WindowProfile
+from rap_contract.windows import INPUT_DIST, PLACES
+
+from rap_trainer.world import World
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """Of a step without preprocessing."""
+
+    step_seconds: float
+    opens_seconds: dict[str, float]
+    """When each window opens, after the step's beginning; of the slowest rank's median step."""
+    responses: dict[str, tuple[Response, ...]]
+
+    def windows(self, input_dist: float) -> tuple[WindowProfile, ...]:
+        """Windows with their lengths: until the next one opens, the last until the step ends."""
+        opens = [self.opens_seconds[name] for name in PLACES] + [self.step_seconds]
+        lengths = [max(0.0, after - before) for before, after in pairwise(opens)]
+        return (
+            WindowProfile(name=INPUT_DIST, seconds=min(input_dist, 0.5 * self.step_seconds)),
+            *(
+                WindowProfile(name=name, seconds=length, responses=self.responses.get(name, ()))
+                for name, length in zip(PLACES, lengths, strict=True)
+            ),
+        )
+
+
+def of_first_rank(samples: list[KernelSample], world: World) -> tuple[KernelSample, ...]:
+    """The first rank's samples on every rank: they must agree to the bit on what they plan from. Collective."""
+    if world.size > 1:
+        kept = [samples]
+        dist.broadcast_object_list(kept, src=0, group=world.control_group)
+        samples = kept[0]
+    return tuple(samples)

@@ -1,0 +1,106 @@
+"""One rank of `rap profile`: builds the job's model and runtime, measures, and the first rank writes the profile.
+
+torchrun --nproc-per-node N -m rap_trainer.profiling.rank JOB.yaml --out profile.json --date 2026-11-29
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from rap_contract.graph import FeatureGraph, compile_features
+from rap_contract.job import RAPJob
+from rap_contract.problem import InvalidDocument
+from rap_contract.profile import Profile
+
+from rap_trainer.evaluation.evaluator import Evaluator
+from rap_trainer.jobfile import load_job
+from rap_trainer.logs import begin_logging
+from rap_trainer.model.build import build_model
+from rap_trainer.model.shard import shard_model
+from rap_trainer.model.tables import embedding_bag_collection
+from rap_trainer.plan_inputs import model_hash
+from rap_trainer.profiling.batches import pool
+from rap_trainer.step.choice import choose_runtime
+from rap_trainer.world import World, join_world
+
+STEPS = 4
+"""Real steps of the captured runtime before anything is measured, so that its slots hold batches."""
+
+
+def options(arguments: Sequence[str]) -> argparse.Namespace:
+    """The command line of a rank."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("job", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--date", required=True)
+    parser.add_argument("--mean-length", type=float, default=1.0)
+    parser.add_argument("--seconds", type=float, default=90.0)
+    return parser.parse_args(arguments)
+
+
+def measure(job: RAPJob, world: World, chosen: argparse.Namespace) -> Profile:
+    """The profile of a job on these ranks. Collective. Raises InvalidDocument."""
+    spec = job.spec
+    graph, problems = compile_features(spec)
+    if graph is None:
+        raise InvalidDocument(problems)
+    document = job.model_dump(mode="json", by_alias=True, exclude_none=True)
+    model = shard_model(build_model(spec, embedding_bag_collection(graph), num_dense=graph.dense_width), spec, world)
+    evaluator = Evaluator(spec.evaluation, world.device)
+    runtime, name = choose_runtime(spec, graph, model, evaluator, world)
+    common: dict[str, Any] = {
+        "rows": spec.trainer.batch_size_per_gpu,
+        "mean_length": chosen.mean_length,
+        "date": chosen.date,
+        "model_hash": model_hash(job),
+        "seconds": chosen.seconds,
+    }
+    if name == "captured":
+        from rap_trainer.captured.runtime import CapturedRuntime
+        from rap_trainer.profiling.captured_profile import captured_profile
+
+        assert isinstance(runtime, CapturedRuntime)
+        _fill(runtime, document, graph, world, common)
+        return captured_profile(document, graph, runtime.assembly, world, **common)
+    from rap_trainer.profiling.eager_profile import eager_profile
+
+    return eager_profile(document, graph, model, evaluator, world, precision=spec.trainer.precision, **common)
+
+
+def _fill(runtime: Any, document: dict[str, Any], graph: FeatureGraph, world: World, common: dict[str, Any]) -> None:
+    """Trains some synthetic batches."""
+    del graph
+    pending = None
+    for number in range(STEPS + 1):
+        seed = 100 * number + world.rank
+        on_gpu = pool(document, common["rows"], mean_length=common["mean_length"], seed=seed, device=world.device)
+        upcoming = runtime.prepare(on_gpu.map(lambda tensor: tensor.cpu()))
+        if pending is not None:
+            runtime.train(pending)
+        pending = upcoming
+    torch.cuda.synchronize(world.device)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measures and writes; ends the process at once, for graphs and threads are still there."""
+    chosen = options(sys.argv[1:] if arguments is None else arguments)
+    begin_logging("rap profile")
+    job = load_job(chosen.job)
+    world = join_world(use_gpu=job.spec.trainer.gpus_per_node > 0)
+    profile = measure(job, world, chosen)
+    if world.rank == 0:
+        aside = chosen.out.with_suffix(".tmp")
+        aside.write_text(profile.to_json())
+        aside.replace(chosen.out)
+    sys.stdout.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
