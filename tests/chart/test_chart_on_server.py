@@ -15,6 +15,7 @@ from chart.strict_cluster import StrictCluster
 from node_agent.agent import NodeAgent
 from rap_contract.crd import NAME as CRD_NAME
 from rap_operator.naming import MANAGER
+from rap_operator.scrape import http_fetch
 from servers.kube_api import KubeError
 from servers.waiting import wait_until
 
@@ -142,6 +143,48 @@ def test_a_kept_crd_survives_with_its_jobs_and_the_next_install_takes_it_over(cl
     wait_until(lambda: cluster.api.find(CRD) is None, limit_s=60, what="the CRD to be gone")
 
 
+@pytest.mark.slow
+def test_two_replicas_behind_encrypted_metrics_elect_one_and_the_other_takes_over(
+    cluster: StrictCluster, node_agent: NodeAgent
+) -> None:
+    del node_agent
+    pair = cluster.authority.issue("operator-metrics", user="metrics")
+    secrets = f"/api/v1/namespaces/{NAMESPACE}/secrets"
+    data = {"tls.crt": pair.certificate.read_text(), "tls.key": pair.key.read_text(), "token": "open-sesame"}
+    cluster.api.create(secrets, {"metadata": {"name": "operator-metrics"}, "stringData": data})
+    metrics = {"tls": {"secretName": "operator-metrics"}, "bearerToken": {"secretName": "operator-metrics"}}
+    cluster.helm_install(values={**GONE, "replicaCount": 2, "metrics": metrics})  # waits for the probes, over HTTPS
+    lease = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/rap"
+    try:
+        first = cluster.api.get(lease)["spec"]["holderIdentity"]
+        pods = f"/api/v1/namespaces/{NAMESPACE}/pods"
+        selector = "app.kubernetes.io/component=operator"
+        by_name = {pod["metadata"]["name"]: pod for pod in cluster.api.items(pods, labelSelector=selector)}
+        assert len(by_name) == 2
+        assert first in by_name
+        url = f"https://{by_name[first]['status']['podIP']}:8080/metrics"
+        token = Path(pair.key.parent / "token")
+        token.write_text("open-sesame")
+        assert "rap_operator_leader 1.0" in http_fetch(ca_file=cluster.authority.certificate, token_file=token)(url)
+        with pytest.raises(ValueError, match="401"):
+            http_fetch(ca_file=cluster.authority.certificate)(url)
+        cluster.api.delete(f"{pods}/{first}")
+
+        def is_another() -> bool:
+            return cluster.api.get(lease)["spec"]["holderIdentity"] not in ("", first)
+
+        wait_until(is_another, limit_s=90, what="another leader")
+        job = json.loads(_test_job())
+        cluster.api.create(JOBS, job)
+        name = job["metadata"]["name"]
+        wait_until(lambda: _phase(cluster, name) == "Completed", limit_s=90, what="the job to be run")
+    finally:
+        cluster.helm("uninstall", "--wait", "--timeout=60s")
+        cluster.api.delete(f"{secrets}/operator-metrics")
+        wait_until(lambda: cluster.api.find(CRD) is None, limit_s=60, what="the CRD to be gone")
+
+
+@pytest.mark.slow
 def test_helm_test_fails_when_the_job_does(cluster: StrictCluster, node_agent: NodeAgent) -> None:
     failing = {"spec": {"initContainers": [], "containers": [{"name": "trainer", "command": ["sh", "-c", "exit 2"]}]}}
     cluster.helm_install(values={**GONE, "test": {"podTemplate": failing, "timeoutSeconds": 90}})

@@ -32,6 +32,7 @@ def test_the_plain_install_has_every_object_of_the_chart() -> None:
     assert plain == chart | {("Namespace", NAMESPACE)}
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 @pytest.mark.usefixtures("helm")
 def test_kubectl_alone_installs_an_operator_that_runs_jobs_and_removes_it(
