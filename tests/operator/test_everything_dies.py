@@ -185,9 +185,9 @@ def test_all_of_them_dying_at_once_costs_an_attempt_and_no_row(
     (victim, _), (_, lost) = _pod_on(on_server, 0), _pod_on(on_server, 1)
     on_server.kill(story.operator)
     kafka_broker.brokers[0].kill()
+    agent.kill(on_server.namespace, victim)
     agent.cordon(lost)  # or the next attempt's pods may be sent there before the loss is known
     agent.lose_node(lost)
-    agent.kill(on_server.namespace, victim)
     kafka_broker.brokers[0].start()
     story.start_operator()
     status = story.running_again(1)
