@@ -62,7 +62,7 @@ def test_segments_are_aligned_and_disjoint_and_sums_lie_together() -> None:
     assert segments[-1].end == layout.size
     assert [segment.start >= layout.sums_start for segment in layout.weights] == [False, False, True]
     assert all(segment.start >= layout.sums_start for segment in layout.biases)
-    early = flat_layout([(12, 5), (8, 12), (1, 8)], [8, 12, 8], early=1)
+    early = flat_layout([(12, 5), (8, 12), (1, 8)], [8, 12, 8], early=[1])
     assert early.weights[1].start == 0
     assert early.early_size == early.weights[1].end == early.weights[0].start
     assert (early.size, early.biases) == (layout.size, layout.biases)

@@ -137,8 +137,6 @@ class FlatOptimizer:
             self._update_twin(part)
             return
         rule, values = self.rule, self.flat.values[part]
-        if not values.numel():
-            return
         first = self.states[0][part] if self.states else values
         second = self.states[1][part] if len(self.states) > 1 else values
         update_kernel[(triton.cdiv(values.numel(), BLOCK),)](

@@ -64,7 +64,9 @@ class DensePart:
         widths[self.num_bottom] = self.tile.padded_columns
         if mlps.top[0].in_features != self.tile.num_columns:
             raise ValueError(f"the top MLP takes {mlps.top[0].in_features} columns, got {self.tile.num_columns}")
-        self.flat = FlatParameters(layers, widths, allocate=allocate, early=self.num_bottom)
+        self.early = range(self.num_bottom, len(layers) - 2)
+        """Hidden layers of the top MLP but the last: most of the weights, whose gradients are reduced while the rest follows."""
+        self.flat = FlatParameters(layers, widths, allocate=allocate, early=self.early)
         self.precision = precision
         self.dense_width = widths[0]
         """Columns of the dense input, padding included; the padding must be zero."""
@@ -135,12 +137,18 @@ class DensePart:
             precision=self._dot_precision,
         )
 
-    def top_weight_gradients(self) -> None:
-        """Weight gradients of the top MLP's hidden layers into the flat buffer; after `backward_top`."""
-        layer = len(self.flat.weights) - 2
-        for grad in self._top_grads:
-            torch.mm(grad.t(), self._top[layer - self.num_bottom], out=self.flat.weight_grads[layer])
-            layer -= 1
+    def early_weight_gradients(self) -> None:
+        """Weight gradients of the layers `early` into the flat buffer; after `backward_top`."""
+        for layer in self.early:
+            self._weight_gradient(layer)
+
+    def last_weight_gradient(self) -> None:
+        """The same of the top MLP's last hidden layer."""
+        self._weight_gradient(len(self.flat.weights) - 2)
+
+    def _weight_gradient(self, layer: int) -> None:
+        grad = self._top_grads[len(self.flat.weights) - 2 - layer]
+        torch.mm(grad.t(), self._top[layer - self.num_bottom], out=self.flat.weight_grads[layer])
 
     def backward_bottom(self) -> None:
         """The bottom MLP's backward and weight gradients; after `backward_interaction`."""

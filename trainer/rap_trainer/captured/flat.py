@@ -4,7 +4,7 @@ One all-reduce, one optimizer kernel, no copies. Weights are stored with padded 
 products want rows of 16-byte multiples); the model's parameters become views of the buffer, so
 checkpoints and the eager runtime see the very same values. Padding is zero and stays zero.
 
-What the backward obtains first (the top MLP's weights) lies first, so that it is reduced and updated while the rest is
+What the backward obtains first (most of the top MLP's weights) lies first, so that it is reduced and updated while the rest is
 still computed; what it obtains by column sums (all biases and the last layer's single row) lies together
 in the tail, so that one reduction finishes it. Not an optimizer: see dense_optimizer.
 """
@@ -73,10 +73,10 @@ class FlatLayout:
         return self.weights[-1].start - self.sums_start
 
 
-def flat_layout(shapes: Sequence[tuple[int, int]], widths: Sequence[int], *, early: int = 0) -> FlatLayout:
+def flat_layout(shapes: Sequence[tuple[int, int]], widths: Sequence[int], *, early: Sequence[int] = ()) -> FlatLayout:
     """The layout of layers of `shapes` (out, in), each weight's rows padded to its entry of `widths`.
 
-    The weights of layers from `early` on lie first. Raises ValueError if the last layer has more than one output or a width is below its layer's input.
+    The weights of the layers `early`, hidden ones, lie first. Raises ValueError if the last layer has more than one output or a width is below its layer's input.
     """
     if shapes[-1][0] != 1:
         raise ValueError(f"the last layer must have one output, got {shapes[-1][0]}")
@@ -84,13 +84,13 @@ def flat_layout(shapes: Sequence[tuple[int, int]], widths: Sequence[int], *, ear
     placed: dict[int, Segment] = {}
     hidden = range(len(shapes) - 1)
     early_size = 0
-    for layer in (*hidden[early:], *hidden[:early]):
+    for layer in (*early, *(layer for layer in hidden if layer not in early)):
         (rows, columns), width = shapes[layer], widths[layer]
         if width < columns:
             raise ValueError(f"width {width} is below the layer's input {columns}")
         placed[layer] = Segment(start=at, rows=rows, columns=columns, width=width)
         at = placed[layer].end
-        early_size = at if layer >= early else early_size
+        early_size = at if layer in early else early_size
     weights = [placed[layer] for layer in hidden]
     sums_start = at
     biases: list[Segment] = []
@@ -111,9 +111,9 @@ class FlatParameters:
     """The buffers of a list of linear layers, whose parameters it turns into views."""
 
     def __init__(
-        self, layers: Sequence[nn.Linear], widths: Sequence[int], *, allocate: Allocate, early: int = 0
+        self, layers: Sequence[nn.Linear], widths: Sequence[int], *, allocate: Allocate, early: Sequence[int] = ()
     ) -> None:
-        """`early`: the layer from which on gradients of weights are known first."""
+        """`early`: hidden layers whose weights' gradients are known first."""
         self.layout = flat_layout([(layer.out_features, layer.in_features) for layer in layers], widths, early=early)
         self.early, self.late = slice(self.layout.early_size), slice(self.layout.early_size, self.layout.size)
         """Elements of the buffers whose gradients are known first, and the others."""

@@ -19,11 +19,10 @@ def row_pointers(bottom_ptr, own_ptr, peer_ptr, origin, start):
 
 
 @triton.jit
-def load_present(present_ptr, place_ptr, k, b, B, F, MASKED: tl.constexpr):
-    """Which of the rows `k` of the tile the sample has; none past the last sample."""
+def load_present(present_ptr, place, k, b, B, F, MASKED: tl.constexpr):
+    """Which of the rows `k` of the tile the sample has; none past the last sample. `place`: loaded before any loop."""
     present = (k < F) & (b < B)
     if MASKED:
-        place = tl.load(place_ptr + k)
         held = tl.load(present_ptr + b * (F - 1) + place, mask=(place >= 0) & present, other=1)
         present = present & (held != 0)
     return present
@@ -66,10 +65,11 @@ def narrow_forward_kernel(
     origin = tl.load(origin_ptr + k)
     offset = tl.load(offset_ptr + k)
     stride = tl.load(stride_ptr + k)
+    place = tl.load(place_ptr + k)
     column, valid, upper = _pair_columns(F, D, TILE)
     for turn in tl.range(0, TURNS, num_stages=STAGES):
         b = tl.program_id(0) + turn * tl.num_programs(0)
-        present = load_present(present_ptr, place_ptr, k, b, B, F, MASKED)
+        present = load_present(present_ptr, place, k, b, B, F, MASKED)
         row = row_pointers(bottom_ptr, own_ptr, peer_ptr, origin, offset + stride * b)
         tile = tl.load(row[:, None] + d[None, :], mask=present[:, None], other=0.0)
         products = tl.dot(tile, tl.trans(tile), input_precision=PRECISION)
@@ -112,10 +112,11 @@ def narrow_backward_kernel(
     origin = tl.load(origin_ptr + k)
     offset = tl.load(offset_ptr + k)
     stride = tl.load(stride_ptr + k)
+    place = tl.load(place_ptr + k)
     column, valid, _ = _pair_columns(F, D, TILE)
     for turn in tl.range(0, TURNS, num_stages=STAGES):
         b = tl.program_id(0) + turn * tl.num_programs(0)
-        present = load_present(present_ptr, place_ptr, k, b, B, F, MASKED)
+        present = load_present(present_ptr, place, k, b, B, F, MASKED)
         start = offset + stride * b
         row = row_pointers(bottom_ptr, own_ptr, peer_ptr, origin, start)
         tile = tl.load(row[:, None] + d[None, :], mask=present[:, None], other=0.0)

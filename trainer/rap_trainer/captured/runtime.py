@@ -20,6 +20,7 @@ from rap_contract.graph import FeatureGraph
 from rap_contract.plan import Plan
 
 from rap_trainer.batch import ModelBatch, RawBatch
+from rap_trainer.captured.agreement import Agreement
 from rap_trainer.captured.assemble import Assembly, CannotCapture, assemble
 from rap_trainer.captured.capture import CapturedSteps
 from rap_trainer.captured.list_exchange import ListExchange, make_lists
@@ -40,6 +41,8 @@ from rap_trainer.world import World
 
 log = logging.getLogger(__name__)
 
+NUM_PINNED = 3
+"""Pinned buffers: two whose copies may be on their way, and one to pack meanwhile."""
 DEFAULT_WINDOWS = {False: Window.EMB_FWD, True: Window.OUTPUT_DIST}
 """Where preprocessing hides without a measured plan, alone and between ranks: behind the lookup, or beside the exchange, which
 copy engines run without an SM. The cheapest of seven windows and three grids for plan 0 (H200, 2026-11-29)."""
@@ -52,6 +55,8 @@ class CapturedState(StepState):
     slot: int
     preprocessed: bool = False
     """Its preprocessing is enqueued, in the graph of the step before."""
+    agreement: Agreement | None = None
+    """Whether it fits the captured form and room on every rank; None: nothing to agree on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +112,7 @@ class CapturedRuntime:
         self._schedule, self._sort_early = tuning.schedule, tuning.sort_early
         self.waited_s = 0.0
         """How long the host has waited for the GPU to take a pinned buffer: back pressure, not work."""
-        self._prepared = 0
+        self._prepared = self._packed = 0
         self._upcoming: CapturedState | None = None
         self._plan: Plan | None = None
         self._next_plan: tuple[Plan, Schedule] | None = None
@@ -118,11 +123,13 @@ class CapturedRuntime:
     # -- what the loop calls
 
     def prepare(self, raw: RawBatch) -> CapturedState:
-        """Copies a batch to the device, on a stream of its own. Captures again if a list column outgrew its room.
+        """Copies a batch to the device, on a stream of its own.
 
-        Where rows may hold several ids this is collective, for all ranks must have the same form and room.
+        Captures again if a list column outgrew its room; where rows may hold several ids that is left to `train`, for all ranks must
+        agree, and collective: each rank prepares the same step.
         """
         slot = self._prepared % 2
+        state = CapturedState(raw=raw, slot=slot)
         if self._form is Form.SINGLE:
             try:
                 self._upload(raw, slot)
@@ -130,20 +137,26 @@ class CapturedRuntime:
                 self._grow(overflow.needed)
                 self._upload(raw, slot)
         else:
-            self._make_room(raw)
-            self._upload(raw, slot)
+            buffer = self._pinned[0]
+            fits = buffer.holds_one_each(raw) if self._form is Form.ASSUMED else not buffer.shortage(raw)
+            state.agreement = Agreement(fits, self._world)
+            if fits:
+                self._upload(raw, slot)
         self._prepared += 1
-        state = CapturedState(raw=raw, slot=slot)
         self._upcoming = state
         return state
 
     def _upload(self, raw: RawBatch, slot: int) -> None:
-        """Waits until the slot's raw buffer has been read, so the host is never two batches ahead of preprocessing."""
-        host = self._pinned[slot]
+        """Waits until the slot's raw buffer has been read, so the host is never two batches ahead of preprocessing.
+
+        One more pinned buffer than slots: packing need not wait, and a step is enqueued long before it is due.
+        """
+        host = self._pinned[self._packed % NUM_PINNED]
+        self._packed += 1
+        host.pack(raw, self._packers)
         began = time.perf_counter()
         self._preprocessor.consumed[slot].synchronize()
         self.waited_s += time.perf_counter() - began
-        host.pack(raw, self._packers)
         with torch.cuda.stream(self._copies):
             self._preprocessor.raw[slot].receive(host)
             self._preprocessor.arrived[slot].record()
@@ -151,10 +164,12 @@ class CapturedRuntime:
     def train(self, state: StepState) -> CapturedState:
         """Replays the step of a prepared batch. Collective. Loss and logits are read lazily, before the step after next."""
         assert isinstance(state, CapturedState)
+        upcoming = self._upcoming
+        if state.agreement is not None and not state.agreement.reached():
+            self._adapt([state] if upcoming is None or upcoming is state else [state, upcoming])
         slot = self._slots[state.slot]
         if not state.preprocessed:
             self._step.prepare(slot)
-        upcoming = self._upcoming
         if upcoming is not None and upcoming is not state:
             upcoming.preprocessed = True
         if state.raw.num_rows < slot.dense.shape[0]:  # no row of the batch: a zero gradient times Inf would be NaN
@@ -248,7 +263,7 @@ class CapturedRuntime:
         )
         for buffer, before in zip(self._preprocessor.raw, held, strict=False):
             buffer.take_over(before)
-        self._pinned = [RawBuffer(layout, torch.device("cpu"), pinned=True) for _ in slots]
+        self._pinned = [RawBuffer(layout, torch.device("cpu"), pinned=True) for _ in range(NUM_PINNED)]
         self._record(warm=warm)
 
     def _record(self, *, warm: bool) -> None:
@@ -285,23 +300,27 @@ class CapturedRuntime:
     def _close(self) -> None:
         self._graphs.close()
 
-    def _make_room(self, raw: RawBatch) -> None:
-        """Captures again on all ranks if a batch of any has more elements than there is room. Collective."""
-        buffer, group = self._pinned[0], self._world.control_group
-        capacities = buffer.layout.capacities
-        fits = buffer.holds_one_each(raw) if self._form is Form.ASSUMED else not buffer.shortage(raw)
-        misfit = torch.tensor([int(not fits)])
+    def _adapt(self, states: Sequence[CapturedState]) -> None:
+        """Captures again, on all ranks, so that these batches fit: as lists, with more room. Collective."""
+        capacities = self._pinned[0].layout.capacities
+        sizes = torch.zeros(len(states), len(capacities), dtype=torch.int64)
+        for at, state in enumerate(states):
+            columns = state.raw.columns
+            held = [columns[name].values_N.numel() if name in columns else 0 for name in capacities]
+            sizes[at] = torch.tensor(held, dtype=torch.int64)
+        largest = sizes.amax(0)
         if self._world.size > 1:
-            dist.all_reduce(misfit, dist.ReduceOp.MAX, group=group)
-        if not misfit:
-            return
-        sizes = torch.tensor([raw.columns[name].values_N.numel() if name in raw.columns else 0 for name in capacities])
-        if self._world.size > 1:
-            dist.all_reduce(sizes, dist.ReduceOp.MAX, group=group)
+            dist.all_reduce(largest, dist.ReduceOp.MAX, group=self._world.control_group)
         if self._form is Form.ASSUMED:
             log.info("rows have lists of several ids: from here on they travel as lists")
             self._form = Form.LISTS
-        self._grow({name: n for name, n in zip(capacities, sizes.tolist(), strict=True) if n > capacities[name]})
+        self._grow({name: n for name, n in zip(capacities, largest.tolist(), strict=True) if n > capacities[name]})
+        for state in states:
+            self._upload(state.raw, state.slot)
+            state.preprocessed = False
+            if state.agreement is not None:
+                state.agreement.settle()
+                state.agreement = None
 
     def _grow(self, needed: Mapping[str, int]) -> None:
         layout = self._pinned[0].layout
@@ -318,9 +337,6 @@ class CapturedRuntime:
             self._capture(grown, warm=True, held=self._preprocessor.raw)
             return
         self._capture(grown)
-        if self._upcoming is not None:  # prepared, not trained: its slot is gone
-            self._upload(self._upcoming.raw, self._upcoming.slot)
-            self._upcoming.preprocessed = False
 
     # -- a step
 

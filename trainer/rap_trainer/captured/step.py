@@ -124,9 +124,12 @@ class TrainStep:
             sum_losses(current.outcome, current.targets)
             if self.score is not None:
                 self.score(current)
-            dense.top_weight_gradients()
+            dense.early_weight_gradients()
             if not exchange.uses_nccl:
-                self._learn(dense.flat.early)
+                self.lanes.learn.fork()
+                with self.lanes.learn.on():
+                    self._learn(dense.flat.early)
+            dense.last_weight_gradient()
         grads = exchange.pooled_grads
         dense.backward_interaction(embeddings, own=self._own(grads), peer=exchange.peer_grads)
         self.lanes.bottom.fork()
@@ -252,9 +255,11 @@ class TrainStep:
         with self.lanes.tail.on():
             self.lanes.bottom.join()
             self.dense.finish_gradients()
+            self.lanes.learn.join()  # reductions of all ranks keep one order
             flat = self.dense.flat
             self._learn(slice(flat.layout.size) if self.exchange.uses_nccl else flat.late)
 
     def _learn(self, part: slice) -> None:
-        self.exchange.reduce_grads(part)
-        self.optimizer.update(part)
+        if part.stop > (part.start or 0):
+            self.exchange.reduce_grads(part)
+            self.optimizer.update(part)
