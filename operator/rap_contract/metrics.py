@@ -181,6 +181,17 @@ PREDICTED_STEP_SECONDS = _gauge(
 MEASURED_STEP_SECONDS = _gauge(
     "rap_plan_measured_step_seconds", "seconds", "Step time measured over the last window, by part.", "part"
 )
+PLAN_ERROR_RATIO = _gauge(
+    "rap_plan_measured_over_predicted_ratio",
+    "ratio",
+    "Measured over predicted time of a step, median of the last windows of steps, by part.",
+    "part",
+)
+PLAN_DRIFT_SECONDS = _gauge(
+    "rap_plan_list_length_drift_seconds",
+    "seconds",
+    "What a step's preprocessing costs more than planned because lists have grown since the plan's first window.",
+)
 WINDOW_CAPACITY_SECONDS = _gauge(
     "rap_window_capacity_seconds", "seconds", "Co-run capacity left in a window of the step.", "window"
 )

@@ -132,6 +132,7 @@ def _attempt(
         if world.rank == 0:
             pages[PLANNING_PATH] = PlanningPage(job, store, runtime, default_window=default_window(runtime_name, world))
         watch, meters = LossWatch(world.device), Meters(store, spec.features)
+        meters.compare(lambda: runtime.plan)
         tools = Tools(
             world=world,
             source=source,

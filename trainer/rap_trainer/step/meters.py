@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 import torch
 from rap_contract import metrics
 from rap_contract.features import Feature
+from rap_contract.plan import Plan
 
 from rap_trainer.batch import RawBatch
 from rap_trainer.checkpoint.errors import CheckpointError
@@ -17,6 +18,7 @@ from rap_trainer.display.metric_store import MetricStore
 from rap_trainer.evaluation.anomalies import Anomalies
 from rap_trainer.evaluation.freshness import FreshnessReading
 from rap_trainer.evaluation.workload import Workload, group_columns
+from rap_trainer.plan.comparison import LIST_LENGTHS, Comparison
 from rap_trainer.step.device_meter import DeviceMeter
 
 
@@ -55,9 +57,17 @@ class Meters:
         self._stepped_s: float | None = None
         self._starved_s = 0.0
         self._stall_s = 0.0
+        self._steps = 0
+        """Since the report before."""
+        self._comparison = Comparison()
+        self._plan: Callable[[], Plan | None] = lambda: None
         self.device = DeviceMeter(store)
         self.bad_rows = 0
         """Rows that could not be read, as far as the source says."""
+
+    def compare(self, plan: Callable[[], Plan | None]) -> None:
+        """Compares steps with what the plan in force predicts from now on."""
+        self._plan = plan
 
     def batch(self, raw: RawBatch) -> None:
         """A batch on the host is about to be preprocessed."""
@@ -72,6 +82,7 @@ class Meters:
         store, now_s = self._store, time.perf_counter()
         store.inc(metrics.ROWS_TRAINED, rows)
         store.inc(metrics.STEPS)
+        self._steps += 1
         if partial:
             store.inc(metrics.PARTIAL_BATCHES)
         if self._stepped_s is not None:
@@ -90,7 +101,7 @@ class Meters:
             store.inc(metrics.STEP_PART_SECONDS, seconds, part=part)
         store.inc(metrics.EXPOSED_SECONDS, seconds_by_part.get("preprocess", 0.0))
         store.observe_counts(metrics.FRESHNESS_SECONDS, fresh.bucket_counts, fresh.sum_s)
-        self._report_workload()
+        self._compare(seconds_by_part, self._report_workload())
         for kind, number in self._anomalies.take().items():
             store.inc(metrics.ANOMALIES, number, kind=kind)
         if isinstance(source, Counted):
@@ -104,12 +115,28 @@ class Meters:
         if isinstance(source, Metered):
             source.meter(store)
 
-    def _report_workload(self) -> None:
+    def _compare(self, seconds_by_part: Mapping[str, float], lengths: Mapping[str, float]) -> None:
+        """Predicted against measured, once a window of steps is full."""
+        window = self._comparison.add(self._plan(), seconds_by_part, self._steps, lengths)
+        self._steps = 0
+        if window is None:
+            return
+        for row in window.rows:
+            if row.part == LIST_LENGTHS:
+                self._store.set(metrics.PLAN_DRIFT_SECONDS, row.predicted)
+            elif row.measured is not None:
+                self._store.set(metrics.PLAN_ERROR_RATIO, self._comparison.correction(row.part), part=row.part)
+
+    def _report_workload(self) -> dict[str, float]:
+        """Mean list lengths of the groups that were looked at."""
+        lengths: dict[str, float] = {}
         for load in self._workload.take():
             if load.mean_list_length is not None:
+                lengths[load.group] = load.mean_list_length
                 self._store.set(metrics.MEAN_LIST_LENGTH, load.mean_list_length, group=load.group)
             if load.null_ratio is not None:
                 self._store.set(metrics.NULL_RATIO, load.null_ratio, group=load.group)
+        return lengths
 
     def checkpoint(self, written: Written, *, stall_s: float) -> None:
         """A write has ended; `stall_s` is what training has waited for all of them."""
