@@ -179,6 +179,7 @@ def sweep(options: argparse.Namespace) -> None:
         pending = upcoming
     torch.cuda.synchronize()
     began = time.perf_counter()
+    grids = tuple(int(grid) or None for grid in options.grids.split(","))
     length = 20.0 if options.plan == 4 else 1.0
     profile = captured_profile(
         document,
@@ -190,6 +191,7 @@ def sweep(options: argparse.Namespace) -> None:
         date=time.strftime("%Y-%m-%d"),
         model_hash=None,
         seconds=options.seconds,
+        grids=grids,
     )
     profiled = time.perf_counter()
     workload = Workload(default=GroupWorkload(mean_list_length=length))
@@ -216,7 +218,7 @@ def sweep(options: argparse.Namespace) -> None:
 
     measured("pick", schedule_of(plan))
     for window in Window:
-        for grid in (None,) if window is Window.INLINE else (None, 32, 64, 100):
+        for grid in (None,) if window is Window.INLINE else grids:
             measured(f"{window}/{grid}", Schedule.uniform(kernels, window, grid))
     measured("pick again", schedule_of(plan))
     sys.stdout.flush()
@@ -241,6 +243,7 @@ def main() -> None:
     swept.add_argument("--batch", type=int, default=4096)
     swept.add_argument("--max-rows", type=int, default=MAX_TABLE_ROWS)
     swept.add_argument("--exchange", default="auto")
+    swept.add_argument("--grids", default="0,32,64,100", help="programs tried; 0: the kernel's own")
     swept.add_argument("--seconds", type=float, default=12.0, help="for the kernels of the profile, twice")
     swept.set_defaults(run=sweep)
     options = parser.parse_args()
