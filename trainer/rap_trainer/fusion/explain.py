@@ -85,5 +85,5 @@ def _work(launch: Launch, groups: Groups) -> str:
         "select": f"{number} lists in groups of {tiles.select[0]} rows, {tiles.select[1]} elements at a time",
         "bases": f"{number} lists, one program",
         "values": f"{number} lists in tiles of {tiles.value} elements, numbered on the device",
-        "compare": f"{number} pairs of lists, {tiles.compare[0]} rows at a time",
+        "compare": f"{number} pairs of lists, {tiles.compare[0]} x {tiles.compare[1]} elements of a row at a time",
     }[launch.kernel]

@@ -31,18 +31,17 @@ class Tiles:
     """Rows of a scan."""
     select: tuple[int, int] = (32, 256)
     """Rows and elements of a selection."""
-    compare: tuple[int, int] = (1, 32)
-    """Rows of a comparison, and elements of the first list."""
+    compare: tuple[int, int] = (8, 32)
+    """Elements of the second list that meet so many of the first at once; a program of one warp takes a row."""
     value_warps: int = 4
     select_warps: int = 2
-    compare_warps: int = 1
     ahead: int = 2048
     """Rows ahead of a lane's tile whose lengths are added up at a time."""
 
     @classmethod
     def interpreted(cls) -> Tiles:
         """For Triton's interpreter, whose time grows with the tile; small batches still span several tiles."""
-        return cls(lane=16, wide_lane=32, value=32, scan=16, select=(4, 8), compare=(8, 4), ahead=16)
+        return cls(lane=16, wide_lane=32, value=32, scan=16, select=(4, 8), compare=(4, 8), ahead=16)
 
 
 STEP_COST: Mapping[str, int] = {
@@ -73,6 +72,8 @@ class Launch:
     """Features it works for."""
     step_names: tuple[str, ...] = ()
     """Element functions it is compiled for."""
+    chains: tuple[tuple[str, ...], ...] = ()
+    """The different chains of them; its table rows say by number which one is theirs."""
     structures: tuple[str, ...] = ()
     float64: bool = False
     general: bool = False
@@ -121,6 +122,11 @@ def operands_of(fusion: Lane | Stage | Comparison) -> tuple[Operand, ...]:
         return tuple(operand for operand in given if operand is not None)
     other = fusion.structure.other
     return (fusion.operand,) if other is None else (fusion.operand, other)
+
+
+def chain_of(steps: tuple[Step, ...]) -> tuple[str, ...]:
+    """A chain's element functions, without their parameters."""
+    return tuple(step.name for step in steps)
 
 
 def cost(lane: Lane) -> int:
@@ -236,6 +242,7 @@ class _Builder:
             end=first + len(stages),
             features=_features(stages),
             step_names=tuple(sorted({step.name for stage in stages for step in steps_of(stage)})),
+            chains=tuple(sorted({chain_of(steps) for stage in stages for steps in (stage.pre, stage.post)})),
             structures=tuple(sorted({stage.structure.kind for stage in stages})),
             float64=any(stage.operand.dtype is Dtype.FLOAT64 for stage in stages),
             general=any(not stage.keeps_positions for stage in stages),
@@ -256,6 +263,7 @@ class _Builder:
                 end=len(self.lanes),
                 features=_features(lanes),
                 step_names=names,
+                chains=tuple(sorted({chain_of(lane.steps) for lane in lanes})),
                 float64=float64,
                 general=any(lane.is_list for lane in lanes),
             )

@@ -7,9 +7,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from rap_trainer.fusion.ops.apply import apply_step
+from rap_trainer.fusion.ops.apply import apply_chain
 from rap_trainer.fusion.ops.elements import load_element
-from rap_trainer.fusion.ops.step import STEP_WORDS
 from rap_trainer.fusion.words import (
     KIND_DENSE,
     KIND_FLOAT32,
@@ -18,6 +17,7 @@ from rap_trainer.fusion.words import (
     KIND_LABEL,
     LANE_BASE,
     LANE_BASE_PER_ROW,
+    LANE_CHAIN,
     LANE_DTYPE,
     LANE_DYNAMIC,
     LANE_IS_LIST,
@@ -31,8 +31,6 @@ from rap_trainer.fusion.words import (
     LANE_WIDTH,
     LANE_WORDS,
 )
-
-STEP_SIZE = tl.constexpr(STEP_WORDS)
 
 
 @triton.jit(do_not_specialize=["first", "num_lanes", "num_slots", "dense_stride", "present_stride", "num_rows"])
@@ -56,7 +54,7 @@ def lanes_kernel(
     present_stride,
     counters,
     num_rows,
-    OPS: tl.constexpr,
+    CHAINS: tl.constexpr,
     FLOAT: tl.constexpr,
     WEIGHTED: tl.constexpr,
     LISTS: tl.constexpr,
@@ -87,13 +85,23 @@ def lanes_kernel(
         if nulls != 0:
             flag = tl.load(nulls.to(tl.pointer_type(tl.int8)) + index, mask=exists, other=0)
             null = null | (flag != 0)
-        step = tl.load(lane + LANE_STEPS)
-        end = tl.load(lane + LANE_STEPS + 1)
-        while step < end:
-            i, f, null = apply_step(
-                i, f, null, row, row, exists, steps + step * STEP_SIZE, ints, floats, pointers, num_slots, counters, OPS
-            )
-            step += 1
+        i, f, null = apply_chain(
+            tl.load(lane + LANE_CHAIN),
+            tl.load(lane + LANE_STEPS),
+            i,
+            f,
+            null,
+            row,
+            row,
+            exists,
+            steps,
+            ints,
+            floats,
+            pointers,
+            num_slots,
+            counters,
+            CHAINS,
+        )
         if LISTS:
             null = null | (exists == 0)
         store_lane(

@@ -14,7 +14,7 @@ from rap_trainer.fusion.buffers import DeviceTables, Outputs, Scratch
 from rap_trainer.fusion.compare_kernel import compare_kernel
 from rap_trainer.fusion.groups import Launch, Tiles
 from rap_trainer.fusion.lanes_kernel import lanes_kernel
-from rap_trainer.fusion.ops.codes import mask_of
+from rap_trainer.fusion.ops.codes import CODES
 from rap_trainer.fusion.scan_kernel import scan_kernel
 from rap_trainer.fusion.select_kernel import select_kernel
 from rap_trainer.fusion.values_kernel import values_kernel
@@ -64,7 +64,7 @@ class Runner:
         items = {
             "lanes": num * triton.cdiv(num_rows, self.tiles.lane),
             "select": num * triton.cdiv(num_rows, self.tiles.select[0]),
-            "compare": num * triton.cdiv(num_rows, self.tiles.compare[0]),
+            "compare": num * num_rows,
             "values": 2**31 - 1,
         }.get(launch.kernel, num)
         if self.num_multiprocessors is None:
@@ -96,7 +96,7 @@ class Runner:
             0 if present is None else present.stride(0),
             outputs.counters,
             binding.num_rows,
-            OPS=mask_of(launch.step_names),
+            CHAINS=_chains(launch),
             FLOAT=tl.float64 if launch.float64 else tl.float32,
             WEIGHTED=outputs.weights_N is not None,
             LISTS=launch.general,
@@ -190,7 +190,7 @@ class Runner:
             outputs.counters,
             binding.num_rows,
             outputs.ids_N.numel(),
-            OPS=mask_of(launch.step_names),
+            CHAINS=_chains(launch),
             STRUCTURES=_structures(launch),
             GENERAL=launch.general,
             WEIGHTED=outputs.weights_N is not None,
@@ -211,9 +211,9 @@ class Runner:
             self.scratch.counts,
             self.scratch.chosen,
             binding.num_rows,
-            ROWS=self.tiles.compare[0],
+            CHUNK=self.tiles.compare[0],
             WIDTH=self.tiles.compare[1],
-            num_warps=self.tiles.compare_warps,
+            num_warps=1,
         )
 
 
@@ -224,3 +224,8 @@ def _weights(outputs: Outputs) -> torch.Tensor:
 
 def _structures(launch: Launch) -> int:
     return sum(1 << STRUCTURES.index(kind) for kind in launch.structures)
+
+
+def _chains(launch: Launch) -> tuple[tuple[int, ...], ...]:
+    """The launch's chains as codes."""
+    return tuple(tuple(CODES[name] for name in chain) for chain in launch.chains)

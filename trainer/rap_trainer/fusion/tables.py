@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from rap_contract.types import Dtype
 
-from rap_trainer.fusion.groups import Groups
+from rap_trainer.fusion.groups import Groups, chain_of
 from rap_trainer.fusion.layout import OutputLayout
 from rap_trainer.fusion.ops.codes import CODES
 from rap_trainer.fusion.ops.elements import DTYPE_CODES
@@ -81,11 +81,17 @@ class Tables:
         for operand in groups.raw_lists:
             self._add_raw(operand)
         places = _places(self.layout, self.names, self._widths())
-        for stage in groups.stages:
-            self._add_stage(stage, places)
+        chains = self._chains()
+        for number, stage in enumerate(groups.stages):
+            self._add_stage(stage, chains[number], places)
         self.selections = [self._selection_row(s, o) for s, o in zip(groups.selections, groups.selected, strict=True)]
         self.comparisons = [self._comparison_row(comparison) for comparison in groups.comparisons]
-        self.lanes = [self._lane_row(lane, places) for lane in groups.lanes]
+        self.lanes = [
+            self._lane_row(lane, launch.chains.index(chain_of(lane.steps)), places)
+            for launch in groups.launches
+            if launch.kernel == "lanes"
+            for lane in groups.lanes[launch.first : launch.end]
+        ]
         self._add_features()
         return self
 
@@ -169,7 +175,19 @@ class Tables:
         self.entries.append(padded((*self._operand(operand), *self._operand(None), *words), 40))
         self.capacities.append(capacity)
 
-    def _add_stage(self, stage: Stage, places: Mapping[int, Place]) -> None:
+    def _chains(self) -> dict[int, tuple[int, int]]:
+        """Which of their launch's chains stages take, by the stage's number: before and after the structure."""
+        skipped = len(self.groups.raw_lists)
+        found: dict[int, tuple[int, int]] = {}
+        for launch in self.groups.launches:
+            if launch.kernel == "values":
+                for number in range(launch.first - skipped, launch.end - skipped):
+                    stage = self.groups.stages[number]
+                    place = launch.chains.index
+                    found[number] = (place(chain_of(stage.pre)), place(chain_of(stage.post)))
+        return found
+
+    def _add_stage(self, stage: Stage, chains: tuple[int, int], places: Mapping[int, Place]) -> None:
         """The entry of a stage."""
         capacity = self.sizes.stage(stage)
         destination, structure = stage.destination, stage.structure
@@ -199,6 +217,7 @@ class Tables:
             destination.index if destination.slot is None else slot,
             weights,
             capacity,
+            *chains,
         )
         self.entries.append(padded((*sources, *words), 40))
         self.capacities.append(capacity)
@@ -235,7 +254,7 @@ class Tables:
             if lane.destination.kind == "ids"
         }
 
-    def _lane_row(self, lane: Lane, places: Mapping[int, Place]) -> tuple[int, ...]:
+    def _lane_row(self, lane: Lane, chain: int, places: Mapping[int, Place]) -> tuple[int, ...]:
         destination = lane.destination
         base, per_row, stride, dynamic, lengths, width, present = destination.index, 0, 1, -1, -1, 1, -1
         if destination.kind == "ids":
@@ -253,7 +272,8 @@ class Tables:
             base = self.slot(destination.slot)
         head = (self.slot(lane.slot), DTYPE_CODES[lane.dtype], *self._range(lane.steps), _kind(destination))
         nulls = int(destination.slot is not None)
-        return padded((*head, base, per_row, stride, dynamic, lengths, width, nulls, int(lane.is_list), present), 16)
+        tail = (nulls, int(lane.is_list), present, chain)
+        return padded((*head, base, per_row, stride, dynamic, lengths, width, *tail), 16)
 
     def _add_features(self) -> None:
         widths, first = self._widths(), len(self.groups.raw_lists)

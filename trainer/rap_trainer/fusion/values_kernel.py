@@ -12,11 +12,10 @@ import triton
 import triton.language as tl
 
 from rap_trainer.fusion.lists import limited, operand_length, row_of, source_index
-from rap_trainer.fusion.ops.apply import apply_step
+from rap_trainer.fusion.ops.apply import apply_chain
 from rap_trainer.fusion.ops.codes import holds
 from rap_trainer.fusion.ops.elements import load_element
 from rap_trainer.fusion.ops.sigrid_hash import hash_128_to_64
-from rap_trainer.fusion.ops.step import STEP_WORDS
 from rap_trainer.fusion.words import (
     CARTESIAN,
     FILL_ROWS,
@@ -25,6 +24,7 @@ from rap_trainer.fusion.words import (
     KIND_INT64,
     LIST_BEFORE,
     LIST_CAPACITY,
+    LIST_CHAINS,
     LIST_KEEPS,
     LIST_KIND,
     LIST_LANDMARKS,
@@ -45,8 +45,6 @@ from rap_trainer.fusion.words import (
     OPERAND_WEIGHTS,
     WINDOWS,
 )
-
-STEP_SIZE = tl.constexpr(STEP_WORDS)
 
 
 @triton.jit(do_not_specialize=["first", "num_stages", "num_slots", "num_rows", "num_ids"])
@@ -71,7 +69,7 @@ def values_kernel(
     counters,
     num_rows,
     num_ids,
-    OPS: tl.constexpr,
+    CHAINS: tl.constexpr,
     STRUCTURES: tl.constexpr,
     GENERAL: tl.constexpr,
     WEIGHTED: tl.constexpr,
@@ -118,14 +116,23 @@ def values_kernel(
         i, f, null, weight = load_operand(
             entry + LIST_OPERAND, row, source, mask, pointers, num_slots, counts, STRUCTURES, entry, WEIGHTED, FLOAT
         )
-        step = tl.load(entry + LIST_PRE)
-        end = tl.load(entry + LIST_PRE + 1)
-        while step < end:
-            at = steps + step * STEP_SIZE
-            i, f, null = apply_step(
-                i, f, null, source_position, row, mask, at, ints, floats, pointers, num_slots, counters, OPS
-            )
-            step += 1
+        i, f, null = apply_chain(
+            tl.load(entry + LIST_CHAINS),
+            tl.load(entry + LIST_PRE),
+            i,
+            f,
+            null,
+            source_position,
+            row,
+            mask,
+            steps,
+            ints,
+            floats,
+            pointers,
+            num_slots,
+            counters,
+            CHAINS,
+        )
         if holds(STRUCTURES, CARTESIAN):
             if tl.load(entry + LIST_STRUCTURE) == CARTESIAN:
                 other = entry + LIST_OTHER
@@ -157,36 +164,43 @@ def values_kernel(
                         WEIGHTED,
                         FLOAT,
                     )
-                    step = tl.load(entry + LIST_PRE)
-                    while step < end:
-                        at = steps + step * STEP_SIZE
-                        i2, f2, null2 = apply_step(
-                            i2,
-                            f2,
-                            null2,
-                            source_position + k,
-                            row,
-                            mask & (row < 0),
-                            at,
-                            ints,
-                            floats,
-                            pointers,
-                            num_slots,
-                            counters,
-                            OPS,
-                        )
-                        step += 1
+                    i2, f2, null2 = apply_chain(
+                        tl.load(entry + LIST_CHAINS),
+                        tl.load(entry + LIST_PRE),
+                        i2,
+                        f2,
+                        null2,
+                        source_position + k,
+                        row,
+                        mask & (row < 0),
+                        steps,
+                        ints,
+                        floats,
+                        pointers,
+                        num_slots,
+                        counters,
+                        CHAINS,
+                    )
                     i = tl.where(more, hash_128_to_64(i, i2), i)
                     weight = tl.where(more, weight * weight2, weight)
                     k += 1
-        step = tl.load(entry + LIST_POST)
-        end = tl.load(entry + LIST_POST + 1)
-        while step < end:
-            at = steps + step * STEP_SIZE
-            i, f, null = apply_step(
-                i, f, null, position, row, mask, at, ints, floats, pointers, num_slots, counters, OPS
-            )
-            step += 1
+        i, f, null = apply_chain(
+            tl.load(entry + LIST_CHAINS + 1),
+            tl.load(entry + LIST_POST),
+            i,
+            f,
+            null,
+            position,
+            row,
+            mask,
+            steps,
+            ints,
+            floats,
+            pointers,
+            num_slots,
+            counters,
+            CHAINS,
+        )
         store_elements(entry, i, f, weight, element, mask, pointers, bases, ids, weights, num_ids, WEIGHTED)
         tile += tl.num_programs(0)
 

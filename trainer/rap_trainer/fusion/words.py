@@ -8,7 +8,7 @@ import triton.language as tl
 LANE_WORDS = tl.constexpr(16)
 LANE_SLOT = tl.constexpr(0)
 LANE_DTYPE = tl.constexpr(1)
-LANE_STEPS = tl.constexpr(2)  # first, then one past the last
+LANE_STEPS = tl.constexpr(2)  # the first one's parameters
 LANE_KIND = tl.constexpr(4)
 LANE_BASE = tl.constexpr(5)  # elements before row 0
 LANE_BASE_PER_ROW = tl.constexpr(6)  # the same, times the rows of the batch
@@ -19,6 +19,7 @@ LANE_WIDTH = tl.constexpr(10)
 LANE_NULLS = tl.constexpr(11)  # whether null flags are written too
 LANE_IS_LIST = tl.constexpr(12)
 LANE_PRESENT = tl.constexpr(13)  # column of the flags of presence, or -1
+LANE_CHAIN = tl.constexpr(14)  # which of the launch's chains
 
 KIND_DENSE = tl.constexpr(0)
 KIND_LABEL = tl.constexpr(1)
@@ -57,12 +58,13 @@ LIST_OFFSETS = tl.constexpr(22)  # where to write offsets, or -1
 LIST_LANDMARKS = tl.constexpr(23)  # where its landmarks begin, or -1
 LIST_NUM_LANDMARKS = tl.constexpr(24)  # room there
 LIST_KEEPS = tl.constexpr(25)  # element e comes from element e
-LIST_PRE = tl.constexpr(26)  # first step, one past the last
+LIST_PRE = tl.constexpr(26)  # first step
 LIST_POST = tl.constexpr(28)
 LIST_KIND = tl.constexpr(30)
 LIST_TARGET = tl.constexpr(31)  # ids: the sparse feature; scratch: the slot
 LIST_WEIGHTS = tl.constexpr(32)  # scratch slot of the weights, or -1
 LIST_CAPACITY = tl.constexpr(33)  # elements the destination holds
+LIST_CHAINS = tl.constexpr(34)  # which of the launch's chains: before the structure, after it
 
 SAME = tl.constexpr(0)
 NGRAM = tl.constexpr(1)

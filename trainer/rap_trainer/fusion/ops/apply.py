@@ -1,10 +1,10 @@
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call"
 # Triton functions are compiled from their source; their arguments have no Python types.
-"""One step applied to a tile of elements: the branch every fused kernel takes for each op of a chain.
+"""Chains applied to a tile of elements: what every fused kernel does between its read and its write.
 
-An element is (i, f, null): int64, float and null flag in registers; a chain uses whichever its types
-name. The step's code is uniform over the tile, so a branch costs a compare and never diverges; functions
-outside OPS are not compiled. No op itself.
+An element is (i, f, null): int64, float and null flag in registers; a chain uses whichever its types name. A kernel
+is compiled for the different chains of its launch; which of them a tile takes is one number, uniform over the tile, so
+that a chain runs without a branch. Parameters are words of the step table. No op itself.
 """
 
 from __future__ import annotations
@@ -41,7 +41,6 @@ from rap_trainer.fusion.ops.codes import (
     SIGRID_HASH,
     SIGRID_HASH_WIDE,
     TO_FLOAT,
-    holds,
 )
 from rap_trainer.fusion.ops.elements import flag, load_element
 from rap_trainer.fusion.ops.fill_null import fill_float, fill_int
@@ -54,11 +53,55 @@ from rap_trainer.fusion.ops.onehot import onehot
 from rap_trainer.fusion.ops.positive_modulus import low_bits
 from rap_trainer.fusion.ops.sigrid_hash import sigrid_hash, sigrid_hash_wide
 from rap_trainer.fusion.ops.standardize import affine
-from rap_trainer.fusion.ops.step import floor_mod, wide_floor_mod
+from rap_trainer.fusion.ops.step import STEP_WORDS, floor_mod, wide_floor_mod
+
+STEP_SIZE = tl.constexpr(STEP_WORDS)
+
+
+@triton.jit
+def apply_chain(
+    chain,
+    first,
+    i,
+    f,
+    null,
+    position,
+    row,
+    mask,
+    steps,
+    ints,
+    floats,
+    pointers,
+    num_slots,
+    counters,
+    CHAINS: tl.constexpr,
+):
+    """The element after chain number `chain` of CHAINS (codes of steps), whose parameters begin at step `first`."""
+    for number in tl.static_range(len(CHAINS)):
+        if chain == number:
+            for place in tl.static_range(len(CHAINS[number])):
+                step = steps + (first + place) * STEP_SIZE
+                i, f, null = apply_step(
+                    CHAINS[number][place],
+                    i,
+                    f,
+                    null,
+                    position,
+                    row,
+                    mask,
+                    step,
+                    ints,
+                    floats,
+                    pointers,
+                    num_slots,
+                    counters,
+                )
+    return i, f, null
 
 
 @triton.jit
 def apply_step(
+    CODE: tl.constexpr,
     i,
     f,
     null,
@@ -71,96 +114,69 @@ def apply_step(
     pointers,
     num_slots,
     counters,
-    OPS: tl.constexpr,
 ):
     """The element after one step. `position`: in its list; `row`: in the batch; `mask`: elements that exist."""
-    code = tl.load(step)
-    if holds(OPS, FILL_INT):
-        if code == FILL_INT:
-            i = fill_int(i, null, step)
-            null = null & False
-    if holds(OPS, FILL_FLOAT):
-        if code == FILL_FLOAT:
-            f = fill_float(f, null, step)
-            null = null & False
-    if holds(OPS, SIGRID_HASH):
-        if code == SIGRID_HASH:
-            i = sigrid_hash(i, step)
-    if holds(OPS, POSITIVE_MODULUS):
-        if code == POSITIVE_MODULUS:
-            i = floor_mod(i, step, 1)
-    if holds(OPS, SIGRID_HASH_WIDE):
-        if code == SIGRID_HASH_WIDE:
-            i = sigrid_hash_wide(i, step)
-    if holds(OPS, POSITIVE_MODULUS_WIDE):
-        if code == POSITIVE_MODULUS_WIDE:
-            i = wide_floor_mod(i, step, 1)
-    if holds(OPS, LOW_BITS):
-        if code == LOW_BITS:
-            i = low_bits(i, step)
-    if holds(OPS, CLAMP_INT):
-        if code == CLAMP_INT:
-            i = clamp_int(i, step)
-    if holds(OPS, CLAMP_FLOAT):
-        if code == CLAMP_FLOAT:
-            f = clamp_float(f, step)
-    if holds(OPS, BUCKETIZE):
-        if code == BUCKETIZE:
-            i = bucketize(f, floats + tl.load(step + 4), tl.load(step + 1), tl.load(step + 2), tl.load(step + 3))
-            if tl.load(step + 5) != 0:
-                num_nan = tl.sum((mask & (null == 0) & flag(f != f)).to(tl.int32), 0)
-                if num_nan > 0:
-                    tl.atomic_add(counters, num_nan.to(tl.int64))
-    if holds(OPS, BUCKETIZE_INT):
-        if code == BUCKETIZE_INT:
-            i = bucketize_int(i, ints + tl.load(step + 4), tl.load(step + 1), tl.load(step + 2), tl.load(step + 3))
-    if holds(OPS, LOGIT):
-        if code == LOGIT:
-            f = logit(f, step)
-    if holds(OPS, BOXCOX):
-        if code == BOXCOX:
-            f = boxcox(f, step)
-    if holds(OPS, BOXCOX_LOG):
-        if code == BOXCOX_LOG:
-            f = boxcox_log(f)
-    if holds(OPS, LOG):
-        if code == LOG:
-            f = log(f, step)
-    if holds(OPS, LOG1P):
-        if code == LOG1P:
-            f = log1p(f, step)
-    if holds(OPS, ONEHOT):
-        if code == ONEHOT:
-            i = onehot(f, position, step)
-            f = i.to(f.dtype)
-    if holds(OPS, MAP_ID):
-        if code == MAP_ID:
-            i = map_id(i, step, ints)
-    if holds(OPS, ENUMERATE):
-        if code == ENUMERATE:
-            i = position.to(tl.int64)
-    if holds(OPS, LOCAL_HOUR):
-        if code == LOCAL_HOUR:
-            i = local_hour(i, tl.load(step + 1))
-    if holds(OPS, LOCAL_HOUR_COLUMN):
-        if code == LOCAL_HOUR_COLUMN:
-            slot = tl.load(step + 1)
-            offset, _ = load_element(tl.load(pointers + slot), tl.load(step + 2), row, mask, tl.float32)
-            nulls = tl.load(pointers + num_slots + slot)
-            if nulls != 0:
-                offset_null = tl.load(nulls.to(tl.pointer_type(tl.int8)) + row, mask=mask, other=0)
-                null = null | (offset_null != 0)
-            i = local_hour(i, offset)
-    if holds(OPS, AFFINE):
-        if code == AFFINE:
-            f = affine(f, step)
-    if holds(OPS, TO_FLOAT):
-        if code == TO_FLOAT:
-            f = i.to(tl.float32).to(f.dtype)
-    if holds(OPS, CONSTANT):
-        if code == CONSTANT:
-            i = tl.load(step + 1) + tl.zeros_like(i)
-    if holds(OPS, IN_RANGE):
-        if code == IN_RANGE:
-            i = tl.where((i >= 0) & (i < tl.load(step + 1)), i, 0)
+    if CODE == FILL_INT:
+        i = fill_int(i, null, step)
+        null = null & False
+    if CODE == FILL_FLOAT:
+        f = fill_float(f, null, step)
+        null = null & False
+    if CODE == SIGRID_HASH:
+        i = sigrid_hash(i, step)
+    if CODE == POSITIVE_MODULUS:
+        i = floor_mod(i, step, 1)
+    if CODE == SIGRID_HASH_WIDE:
+        i = sigrid_hash_wide(i, step)
+    if CODE == POSITIVE_MODULUS_WIDE:
+        i = wide_floor_mod(i, step, 1)
+    if CODE == LOW_BITS:
+        i = low_bits(i, step)
+    if CODE == CLAMP_INT:
+        i = clamp_int(i, step)
+    if CODE == CLAMP_FLOAT:
+        f = clamp_float(f, step)
+    if CODE == BUCKETIZE:
+        i = bucketize(f, floats + tl.load(step + 4), tl.load(step + 1), tl.load(step + 2), tl.load(step + 3))
+        if tl.load(step + 5) != 0:
+            num_nan = tl.sum((mask & (null == 0) & flag(f != f)).to(tl.int32), 0)
+            if num_nan > 0:
+                tl.atomic_add(counters, num_nan.to(tl.int64))
+    if CODE == BUCKETIZE_INT:
+        i = bucketize_int(i, ints + tl.load(step + 4), tl.load(step + 1), tl.load(step + 2), tl.load(step + 3))
+    if CODE == LOGIT:
+        f = logit(f, step)
+    if CODE == BOXCOX:
+        f = boxcox(f, step)
+    if CODE == BOXCOX_LOG:
+        f = boxcox_log(f)
+    if CODE == LOG:
+        f = log(f, step)
+    if CODE == LOG1P:
+        f = log1p(f, step)
+    if CODE == ONEHOT:
+        i = onehot(f, position, step)
+        f = i.to(f.dtype)
+    if CODE == MAP_ID:
+        i = map_id(i, step, ints)
+    if CODE == ENUMERATE:
+        i = position.to(tl.int64)
+    if CODE == LOCAL_HOUR:
+        i = local_hour(i, tl.load(step + 1))
+    if CODE == LOCAL_HOUR_COLUMN:
+        slot = tl.load(step + 1)
+        offset, _ = load_element(tl.load(pointers + slot), tl.load(step + 2), row, mask, tl.float32)
+        nulls = tl.load(pointers + num_slots + slot)
+        if nulls != 0:
+            offset_null = tl.load(nulls.to(tl.pointer_type(tl.int8)) + row, mask=mask, other=0)
+            null = null | (offset_null != 0)
+        i = local_hour(i, offset)
+    if CODE == AFFINE:
+        f = affine(f, step)
+    if CODE == TO_FLOAT:
+        f = i.to(tl.float32).to(f.dtype)
+    if CODE == CONSTANT:
+        i = tl.load(step + 1) + tl.zeros_like(i)
+    if CODE == IN_RANGE:
+        i = tl.where((i >= 0) & (i < tl.load(step + 1)), i, 0)
     return i, f, null

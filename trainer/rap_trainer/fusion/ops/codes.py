@@ -4,8 +4,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import triton
 import triton.language as tl
 
@@ -66,15 +64,7 @@ POSITIVE_MODULUS_WIDE = tl.constexpr(CODES["positive_modulus_wide"])
 LOW_BITS = tl.constexpr(CODES["low_bits"])
 
 
-def mask_of(names: Iterable[str]) -> int:
-    """The set of element functions as bits: a kernel is compiled for the functions it may meet."""
-    mask = 0
-    for name in names:
-        mask |= 1 << CODES[name]
-    return mask
-
-
 @triton.constexpr_function
 def holds(mask, code):
-    """Whether a set of element functions (or structures) holds one; decided when a kernel is compiled."""
+    """Whether a set of structures, as bits, holds one; decided when a kernel is compiled."""
     return (mask >> code) & 1 == 1
