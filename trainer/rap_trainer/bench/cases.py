@@ -21,6 +21,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch", type=int, nargs="+", default=[4096, 8192], help="rows a GPU")
     parser.add_argument("--gpus", type=int, nargs="+", default=None, help="numbers of GPUs; default: 1 and all")
     parser.add_argument("--cases", default=DEFAULT_CASES, help="see `python -m rap_trainer.bench --help`")
+    parser.add_argument("--units", type=Path, help="instead of the three: a JSON file of [plan, batch, case] in order")
     parser.add_argument("--max-rows", type=int, default=1_000_000, help="cap of every table")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="measured steps of a case: fewer where slow")
     parser.add_argument("--limit", type=float, default=90.0, help="seconds a case may take before it is given up")

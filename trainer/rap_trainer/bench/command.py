@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from rap_contract.pod import ExitCode
 
-from rap_trainer.bench.units import Unit, remaining, to_argument, units_of
+from rap_trainer.bench.units import Unit, from_argument, remaining, to_argument, units_of
 
 Emit = Callable[[dict[str, Any]], None]
 
@@ -59,6 +59,8 @@ def bench(options: argparse.Namespace) -> int:
     date = datetime.now(tz=UTC).strftime("%Y-%m-%d")
     _emit({"case": "run", "date": date, "cpus": os.cpu_count(), "command": f"rap {shlex.join(sys.argv[1:])}"})
     units = units_of(options.plan, options.batch, options.cases.split(","))
+    if options.units is not None:
+        units = from_argument(options.units.read_text())
     until_s = None if options.budget is None else time.monotonic() + options.budget
     failed = [run_units(units, gpus, options, until_s=until_s) for gpus in counts]
     return int(any(failed))

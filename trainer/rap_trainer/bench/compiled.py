@@ -6,7 +6,7 @@ Only batches of one shape: lists whose number of elements varies would be compil
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -59,7 +59,7 @@ class CompiledFeatures:
         tensors = _tensors(example)
         constants: Constants = {}
         self._function(constants, *tensors)  # constants of ops are made once, outside the traced graph
-        traced = make_fx(functionalize(lambda *given: self._function(constants, *given)))(*tensors)
+        traced = traced_graph(lambda *given: self._function(constants, *given), tensors)
         self._compiled = torch.compile(traced, dynamic=False, options=OPTIONS if options is None else options)
 
     def run(self, raw: RawBatch) -> ModelBatch:
@@ -79,6 +79,17 @@ class CompiledFeatures:
             global_rows=raw.global_rows,
             event_times_s_B=raw.event_times_s_B,
         )
+
+
+def traced_graph(function: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> torch.fx.GraphModule:
+    """A function's ATen operations on such tensors, none in place, in a form inductor takes."""
+    traced = make_fx(functionalize(function))(*tensors)
+    for node in traced.graph.nodes:
+        if node.target is torch.ops.aten.view.dtype and node.args[0].meta["val"].dtype is torch.bool:
+            node.target = torch.ops.aten._to_copy.default  # inductor knows no bits of bool; a copy gives the same
+            node.args, node.kwargs = node.args[:1], {"dtype": node.args[1]}
+    traced.recompile()
+    return traced
 
 
 def features_function(graph: FeatureGraph, example: RawBatch) -> Callable[..., Tensors]:
