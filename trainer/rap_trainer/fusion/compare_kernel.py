@@ -199,9 +199,9 @@ def over_ids(
     WIDTH: tl.constexpr,
 ):
     """has_id_overlap, id_overlap_count, get_max_count, jaccard."""
-    any_found = 0
-    overlap = 0
-    most = 0
+    any_found = tl.zeros([], tl.int32)
+    overlap = tl.zeros([], tl.int32)
+    most = tl.zeros([], tl.int32)
     ranks = (tl.load(slots + 1) >= 0) | (tl.load(slots + 2) >= 0) | (tl.load(slots + 3) >= 0)
     address, dtype, first, picks = locate(a, row, pointers, offsets, counts)
     begin = 0
@@ -304,8 +304,8 @@ def over_scores(
     total = tl.zeros([], tl.float64)
     least = tl.full([], float("inf"), tl.float64)
     most = tl.full([], float("-inf"), tl.float64)
-    number = 0
-    nans = 0
+    number = tl.zeros([], tl.int32)
+    nans = tl.zeros([], tl.int32)
     address, dtype, first, picks = locate(b, row, pointers, offsets, counts)
     scores, _no_dtype, first_s, picks_s = locate(b + 2 * OPERAND_WORDS, row, pointers, offsets, counts)
     length_s = operand_length(b + 2 * OPERAND_WORDS, row, True, pointers, num_slots, counts)
