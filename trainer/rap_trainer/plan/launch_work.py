@@ -120,7 +120,7 @@ def _work(launch: Launch, groups: Groups, sizes: Sizes) -> LaunchWork:
         entries = [_stage(stage, sizes, tiles.value, general=launch.general) for stage in stages]
     elif launch.kernel == "compare":
         compared = groups.comparisons[launch.first : launch.end]
-        entries = [_comparison(each, sizes, -(-rows // tiles.compare[0])) for each in compared]
+        entries = [_comparison(each, sizes, rows) for each in compared]
     elif launch.kernel == "select":
         chosen = groups.selections[launch.first : launch.end]
         pieces = -(-rows // tiles.select[0])
