@@ -1,23 +1,23 @@
-"""A profile of a job on CPUs, made up: few rows hide beside the lookup, many only beside the dense backward pass.
+"""A profile of a job on CPUs, made up: little preprocessing is cheapest inline, much of it beside the backward pass.
 
 So the planner's answer depends on list lengths, on a machine without a GPU and without measuring anything.
 """
 
 from __future__ import annotations
 
+import torch
 from rap_contract.job import RAPJob
-from rap_contract.profile import Coefficients, Device, Links, Profile, Rates, Response, WindowProfile
+from rap_contract.profile import Coefficients, Links, Profile, Rates, Response, WindowProfile
 from rap_contract.windows import INPUT_DIST, PLACES
 from rap_trainer.plan_inputs import model_hash
+from rap_trainer.profiling.device import device_of
 
-STAGES = ("lanes", "scan", "select", "bases", "values", "compare")
+STAGES = ("lanes", "scan", "select", "bases", "values", "compare", "program")
 
 
-def cpu_profile(job: RAPJob, *, hidden_s: float, step_s: float, seconds_per_byte: float) -> Profile:
-    """`hidden_s` of work hide beside the lookup for nothing; beside the backward pass thrice that, for a third of it."""
-    small = ((0.5 * hidden_s, 0.0), (hidden_s, 0.0))
-    large = ((0.5 * hidden_s, 0.3 * hidden_s), (4 * hidden_s, 0.3 * hidden_s))
-    curves = {"emb_fwd": small, "mlp_bwd": large}
+def cpu_profile(job: RAPJob, *, beside_s: float, step_s: float, seconds_per_byte: float) -> Profile:
+    """Beside the backward pass any work up to ten times `beside_s` adds just `beside_s`."""
+    curves = {"mlp_bwd": ((0.1 * beside_s, beside_s), (10 * beside_s, beside_s))}
     windows = [WindowProfile(name=INPUT_DIST, seconds=0.0)]
     for name in PLACES:
         responses = tuple(
@@ -26,9 +26,11 @@ def cpu_profile(job: RAPJob, *, hidden_s: float, step_s: float, seconds_per_byte
             for solo_s, added_s in curves.get(name, ())
         )
         windows.append(WindowProfile(name=name, seconds=None, responses=responses))
-    rates = Rates(launch_seconds=0.0, seconds_per_byte=seconds_per_byte, seconds_per_op=0.0, error_ratio=0.2)
+    rates = Rates(
+        launch_seconds=0.0, seconds_per_byte=seconds_per_byte, seconds_per_op=0.0, full_tiles=1.0, error_ratio=0.2
+    )
     return Profile(
-        device=Device(name="cpu", memory_bytes=2**34, driver=""),
+        device=device_of(torch.device("cpu")),
         date="2026-11-29",
         source="made up for tests",
         model_hash=model_hash(job),

@@ -36,7 +36,10 @@ def reduced(policy: Replanning, seen: Seen, *, plan: str | None, since_s: float 
     if reported is None or (plan is not None and reported != plan):
         hashes = sorted({page.plan or "the default" for page in newest.pages})
         return Unusable(reason="OtherPlan", message=f"ranks report {', '.join(hashes)}, expected {plan or 'one plan'}")
-    alike, is_all = _alike(seen.readings, reported)
+    # What is older than a stabilisation and two windows makes no difference any more.
+    alike, is_all = _alike(
+        seen.readings, reported, since_s=newest.at_s - policy.stabilization_seconds - 2 * policy.window_seconds
+    )
     began_s = alike[0].at_s if not is_all or since_s is None else min(alike[0].at_s, seen.now_s - since_s)
     stable_s = began_s + policy.stabilization_seconds
     left_s = stable_s + policy.window_seconds - newest.at_s
@@ -79,10 +82,12 @@ def _trouble(newest: Reading, seen: Seen, policy: Replanning) -> Unusable | None
     return None
 
 
-def _alike(readings: Sequence[Reading], plan: str) -> tuple[list[Reading], bool]:
+def _alike(readings: Sequence[Reading], plan: str, *, since_s: float) -> tuple[list[Reading], bool]:
     """The newest complete readings of one plan and attempt, and whether nothing else was ever seen before them."""
     found: list[Reading] = []
     for reading in reversed(readings):
+        if reading.at_s < since_s:
+            break
         if not reading.is_complete:
             continue
         if reading.plan != plan or reading.attempt != readings[-1].attempt or reading.wrong:
