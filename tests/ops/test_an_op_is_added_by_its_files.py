@@ -69,9 +69,11 @@ spec = RAPJobSpec.model_validate({
 })
 graph, problems = compile_features(spec)
 assert graph is not None, problems
+assert graph is not None, problems
 nulls_B = torch.tensor([False, True])
 columns = {
     "x": Column(values_N=torch.tensor([3.0, 0.0]), nulls_N=nulls_B),
+    "cat": Column(values_N=torch.tensor([3, 9]), lengths_B=torch.ones(2, dtype=torch.int32)),
     "cat": Column(values_N=torch.tensor([3, 9]), lengths_B=torch.ones(2, dtype=torch.int32)),
     "label": Column(values_N=torch.tensor([0, 1], dtype=torch.int32)),
 }

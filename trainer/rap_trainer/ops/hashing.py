@@ -12,6 +12,7 @@ import torch
 WORD = 2**64
 K = 0x9DDFEA08EB382D69 - WORD  # multiplier of hash_128_to_64, as a signed number
 FIRST, LAST = 2**21 - 1, 2**31 + 1  # multipliers of the first and last step of twang_mix64
+MINUS_ONE = torch.tensor(-1)  # on the host: a first summand that is a number, for tensors of any device
 LAST_AND_K = (LAST * K + WORD // 2) % WORD - WORD // 2  # both at once, as a signed number
 
 
@@ -34,7 +35,7 @@ def salted_hash(salt: int, ids: torch.Tensor) -> torch.Tensor:
 
 def _mixed(k: torch.Tensor, scratch: torch.Tensor) -> torch.Tensor:
     """twang_mix64 but for its last multiplication."""
-    k = (k * FIRST).sub_(1)  # ~k + (k << 21)
+    k = torch.add(MINUS_ONE, k, alpha=FIRST)  # ~k + (k << 21)
     _xor_shifted(k, 24, scratch).mul_(1 + (1 << 3) + (1 << 8))
     _xor_shifted(k, 14, scratch).mul_(1 + (1 << 2) + (1 << 4))
     return _xor_shifted(k, 28, scratch)

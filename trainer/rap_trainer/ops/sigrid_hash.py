@@ -8,6 +8,7 @@ import torch
 from rap_contract.ops.sigrid_hash import SigridHash
 
 from rap_trainer.ops.hashing import salted_hash
+from rap_trainer.ops.modulus import floor_mod_
 from rap_trainer.ops.value import Context, References, Value, elements
 
 FREE = frozenset({"max_value"})
@@ -17,14 +18,14 @@ FREE = frozenset({"max_value"})
 def apply(op: SigridHash, value: Value, references: References, context: Context) -> Value:
     """Each id as a row of a table; int32 ids are widened first."""
     del references, context
-    return value.with_values(_hashed(op, value).remainder_(_rows(op)))
+    return value.with_values(floor_mod_(_hashed(op, value), _rows(op)))
 
 
 def apply_side_by_side(ops: Sequence[SigridHash], value: Value, sizes: Sequence[int]) -> Value:
     """`apply` on columns that stand one after the other, each with its own op; `sizes` are their elements."""
     hashed_N = _hashed(ops[0], value)
     for op, part in zip(ops, torch.split(hashed_N, list(sizes)), strict=True):
-        part.remainder_(_rows(op))
+        floor_mod_(part, _rows(op))
     return value.with_values(hashed_N)
 
 
