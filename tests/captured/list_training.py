@@ -84,10 +84,11 @@ def eager(model: Model, feed: Feed) -> list[float]:
         logits = model.dmp(feed.dense[i, rank], feed.kjt(i)).squeeze(1)
         loss = F.binary_cross_entropy_with_logits(logits, feed.labels[i, rank])
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         for parameter in model.dense_parameters():
+            assert parameter.grad is not None
             dist.all_reduce(parameter.grad)
-            parameter.grad /= world
+            parameter.grad.div_(world)
         optimizer.step()
         total = loss.detach() / world
         dist.all_reduce(total)
