@@ -40,6 +40,10 @@ HELD_OUT = 8
 TOLERANCE = 1e-4
 """Of the difference in NE: what issue and docs promise."""
 
+RATES = {"dense": {"adagrad": {"lr": 0.002}}, "embedding": {"rowwiseAdagrad": {"lr": 0.01}}}
+"""Small enough that rounding does not grow: with 0.02 and 0.05 over two epochs eager fp32 and eager tf32 end 0.07 apart
+and above 1, because 20,480 rows are few for these tables (H200, 2026-11-30)."""
+
 Maker = Callable[[ShardedModel, RAPJobSpec, FeatureGraph, World, str], Runtime]
 
 
@@ -168,7 +172,7 @@ def main() -> None:
     logging.disable(logging.WARNING)
     world = join_world(use_gpu=True)
     document = plan_job(options.plan, max_rows=100_000, dim=128, batch_size=BATCH)
-    document["spec"]["optimizer"] = {"dense": {"adagrad": {"lr": 0.02}}, "embedding": {"rowwiseAdagrad": {"lr": 0.05}}}
+    document["spec"]["optimizer"] = RATES
     graph, problems = compile_features(RAPJob.model_validate(document).spec)
     assert graph is not None, problems
     batches = batches_of(options.rows, graph)
