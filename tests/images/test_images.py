@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -172,3 +173,16 @@ def test_the_trainers_cpu_image_trains(tmp_path: Path) -> None:
         [*entry, "run", "job.yaml"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    "package", ["torch", "torchrec", "fbgemm-gpu", "fbgemm-gpu-cpu", "triton", "pyarrow", "pydantic-core"]
+)
+def test_the_lock_file_has_wheels_for_the_images_python(package: str) -> None:
+    version = re.search(r"python:3\.(\d+)\.", stages(FILES["trainer"])[-1].base)
+    assert version is not None
+    with (ROOT / "uv.lock").open("rb") as lock:
+        locked = {entry["name"]: entry for entry in tomllib.load(lock)["package"]}
+    names = [wheel["url"].rpartition("/")[2] for wheel in locked[package].get("wheels", ())]
+    fitting = [name for name in names if f"cp3{version[1]}" in name or f"py3{version[1]}" in name or "py3-none" in name]
+    assert [name for name in fitting if "x86_64" in name or "-any" in name], names
