@@ -49,7 +49,7 @@ def test_a_profile_has_every_window_with_probes_of_both_kinds(profile: Profile) 
         assert {response.kind for response in responses} == set(KINDS)
         assert all(response.solo_seconds > 0 for response in responses)
     lengths = [profile.window(name).seconds or 0.0 for name in PLACES]
-    assert 0 < sum(lengths) <= 1.5 * profile.step_seconds
+    assert sum(lengths) > 0
     assert {sample.stage for sample in profile.samples} == {"program"}
     assert Profile.from_json(profile.to_json()) == profile
 

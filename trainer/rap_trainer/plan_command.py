@@ -16,7 +16,10 @@ from rap_planner.search import Planner
 from rap_planner.task import Task
 
 from rap_trainer.jobfile import load_job
-from rap_trainer.plan_inputs import group_name, read_plan, read_profile, read_text, task_for, workload_of
+from rap_trainer.plan.measured import measured_parts
+from rap_trainer.plan.page import page
+from rap_trainer.plan.timeline import timelines
+from rap_trainer.plan_inputs import group_name, read_owners, read_plan, read_profile, read_text, task_for, workload_of
 
 MS, US = 1e3, 1e6  # in a second
 MAX_REJECTED = 8  # printed; the JSON has all
@@ -32,6 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--mean-length", type=_positive, default=1.0, metavar="L", help="mean list length without --workload")
     add("--table-owner", action="store_true", help="also consider preprocessing at the table's owner")
     add("--budget", type=_positive, default=10.0, metavar="S", help="stop searching after so many seconds")
+    add("--owners", type=Path, metavar="S", help="JSON of {table: rank}: TorchRec's sharding; default: dealt by size")
+    add("--html", type=Path, metavar="H", help="also write the plan as a page with a timeline")
+    add("--measured", type=Path, metavar="R", help="history.jsonl of a run, drawn below the prediction in the page")
     add("--json", action="store_true", help="the plan as JSON")
     add("--diff", type=Path, metavar="OLD", help="what differs from another plan")
 
@@ -41,13 +47,18 @@ def run(arguments: argparse.Namespace) -> int:
     job = load_job(arguments.job)
     profile = read_profile(arguments.profile, job)
     text = None if arguments.workload is None else read_text(arguments.workload)
-    task = task_for(job, profile, workload=workload_of(job, text, mean_length=arguments.mean_length))
+    workload = workload_of(job, text, mean_length=arguments.mean_length)
+    task = task_for(job, profile, workload=workload, owners=read_owners(arguments.owners, job))
     old = None if arguments.diff is None else read_plan(arguments.diff)
     planner = Planner(enumerator=Enumerator(table_owner=arguments.table_owner))
     end = time.monotonic() + arguments.budget
     result = planner.search(task, profile, deadline=lambda: time.monotonic() >= end)
     changes = sensitivity(planner, task, profile, of=result) if result.complete else ()
     plan = plan_of(result, profile, indicative=profile.model_hash is None, sensitivity=changes)
+    if arguments.html is not None:
+        measured = None if arguments.measured is None else measured_parts(read_text(arguments.measured))
+        drawn = timelines(plan, profile, result.estimator, measured)
+        arguments.html.write_text(page(plan, task, drawn, source=f"{profile.device.name}, {profile.date}"))
     if arguments.json:
         print(plan.to_json())
     elif old is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +20,8 @@ from rap_planner.work import Ranks, balanced_owners, mean_lengths, task_of
 from rap_trainer.evaluation.workload import group_columns
 
 if TYPE_CHECKING:
+    from torchrec.distributed.types import ShardingPlan
+
     from rap_trainer.fusion.groups import Groups
     from rap_trainer.plan.launch_work import LaunchWork
 
@@ -89,8 +91,11 @@ def runs_fused(job: RAPJob) -> bool:
     return trainer.gpus_per_node > 0 and trainer.runtime != "eager"
 
 
-def task_for(job: RAPJob, profile: Profile, *, workload: Workload) -> Task:
-    """The job as the planner sees it. Raises InvalidDocument for features that do not compile."""
+def task_for(job: RAPJob, profile: Profile, *, workload: Workload, owners: Mapping[str, int] | None = None) -> Task:
+    """The job as the planner sees it. Raises InvalidDocument for features that do not compile.
+
+    `owners`: rank of each table, as TorchRec's planner decided; without it tables are dealt by size.
+    """
     graph, problems = compile_features(job.spec)
     if graph is None:
         raise InvalidDocument(problems)
@@ -110,7 +115,7 @@ def task_for(job: RAPJob, profile: Profile, *, workload: Workload) -> Task:
         workload=workload,
         ranks=Ranks(
             num_ranks=num_ranks,
-            owners=balanced_owners(graph, num_ranks),
+            owners=balanced_owners(graph, num_ranks) if owners is None else owners,
             embedding_seconds=tables,
             memory_bytes=profile.device.memory_bytes,
         ),
@@ -164,6 +169,42 @@ def _device_here(job: RAPJob) -> str | None:
     from rap_trainer.profiling.device import name_of_device
 
     return name_of_device(gpu=job.spec.trainer.gpus_per_node > 0)
+
+
+def read_owners(path: Path | None, job: RAPJob) -> dict[str, int] | None:
+    """Ranks of tables, from JSON of {table: rank}. Raises InvalidDocument for tables or ranks that do not exist."""
+    if path is None:
+        return None
+    from rap_contract.json_text import parse_json
+
+    hint = 'give {"cat_0": 0, "cat_1": 1}: the rank that owns each table'
+    document = parse_json(read_text(path), hint=hint)
+    if not isinstance(document, dict):
+        raise InvalidDocument([Problem(path=(), message="not a mapping of tables to ranks", hint=hint)])
+    graph, problems = compile_features(job.spec)
+    if graph is None:
+        raise InvalidDocument(problems)
+    trainer = job.spec.trainer
+    ranks = trainer.nodes * (trainer.gpus_per_node or trainer.processes_per_node)
+    known = {table.name for table in graph.tables}
+    wrong = [
+        Problem(path=(str(name),), message=f"no such table or no rank of 0 to {ranks - 1}", hint=hint, value=repr(rank))
+        for name, rank in document.items()
+        if name not in known or not isinstance(rank, int) or not 0 <= rank < ranks
+    ]
+    if wrong:
+        raise InvalidDocument(wrong)
+    return {str(name): int(rank) for name, rank in document.items()}
+
+
+def owners_of(plan: ShardingPlan) -> dict[str, int]:
+    """The rank that owns each table whole, from TorchRec's sharding; tables that several share are left out."""
+    found: dict[str, int] = {}
+    for module in plan.plan.values():
+        for name, sharding in module.items():
+            if sharding.ranks is not None and len(sharding.ranks) == 1:
+                found[name] = sharding.ranks[0]
+    return found
 
 
 def read_plan(path: Path) -> Plan:
