@@ -115,7 +115,7 @@ def run(job: Object, folder: Path, **variables: str) -> str:
     path.write_text(yaml.safe_dump(job))
     environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'operator'}:{ROOT / 'trainer'}:{folder}", **variables}
     command = [sys.executable, "-m", "rap_trainer.cli", "run", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=280)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=850)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
 
@@ -134,6 +134,7 @@ RUNS: list[tuple[str, Callable[[Path], None]]] = [
     ("name", "data"),
     [pytest.param(n, d, id=n, marks=[] if n == "criteo-files" else pytest.mark.slow) for n, d in RUNS],
 )
+@pytest.mark.timeout(900)
 def test_a_sample_trains_on_a_cpu(name: str, data: Callable[[Path], None], tmp_path: Path) -> None:
     data(tmp_path / "events")
     for module, text in document(SAMPLES / "needs" / "ads-models.yaml")["data"].items():
@@ -146,6 +147,7 @@ def test_a_sample_trains_on_a_cpu(name: str, data: Callable[[Path], None], tmp_p
 
 @pytest.mark.slow
 @pytest.mark.kafka
+@pytest.mark.timeout(900)
 def test_the_kafka_sample_trains_on_a_cpu_behind_sasl_and_tls(kafka_broker: KafkaCluster, tmp_path: Path) -> None:
     login = kafka_broker.sasl_options("SCRAM-SHA-512")
     secret = tmp_path / "secrets" / "kafka-auth"
