@@ -1,16 +1,19 @@
 """The compile baseline: a plan's ops traced to one graph, under torch.compile with combo kernels and CUDA graphs.
 
-What needs the ids' number on the host, the removal of padding before the model, stays outside, as in the eager program.
-Only batches of one shape: lists whose number of elements varies would be compiled for each number.
+For plans whose lists hold one element a row and whose features are numbers: the lists are taken as numbers, as somebody
+who compiles would write it (inductor of PyTorch 2.11 fails on the offsets of real lists), and batches have one shape.
+What needs the number of ids on the host, leaving out rows without one, stays outside, as in the eager program.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from rap_contract.graph import FeatureGraph
+from rap_contract.graph import FeatureGraph, compile_features
+from rap_contract.job import RAPJob
 from torch.func import functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
 from torchrec import KeyedJaggedTensor
@@ -19,58 +22,82 @@ from rap_trainer.batch import Column, ModelBatch, RawBatch
 from rap_trainer.bench.stock import StockStep, rotate
 from rap_trainer.bench.subject import Refused, Subject
 from rap_trainer.model.shard import ShardedModel
-from rap_trainer.ops.segments import rows_of
 from rap_trainer.ops.value import Constants, Context, Dense, Value
 from rap_trainer.program.columns import bind
 from rap_trainer.program.execution import evaluate
-from rap_trainer.program.outputs import as_list, dense_matrix
+from rap_trainer.program.outputs import dense_matrix
 from rap_trainer.world import World
 
 Tensors = tuple[torch.Tensor, ...]
-FIELDS = ("values_N", "nulls_N", "lengths_B")
 OPTIONS: dict[str, Any] = {"triton.cudagraphs": True, "combo_kernels": True, "benchmark_combo_kernel": False}
 
 
 def compiled(model: ShardedModel, subject: Subject, world: World) -> Callable[[], torch.Tensor]:
-    """The stock step behind compiled preprocessing. Raises Refused for batches of several shapes."""
+    """The stock step behind compiled preprocessing. Raises Refused for plans without such a form."""
     step = StockStep(model, world.size)
-    first = subject.host[0].map(lambda tensor: tensor.to(world.device))
-    if any(shapes_of(raw) != shapes_of(subject.host[0]) for raw in subject.host):
-        raise Refused("its lists hold another number of elements in every batch, and each would be compiled anew")
-    features = CompiledFeatures(subject.graph, first)
+    graph = graph_of_numbers(subject.document)
+    host = [as_numbers(raw) for raw in subject.host]
+    features = CompiledFeatures(graph, host[0].map(lambda tensor: tensor.to(world.device)))
 
     def one(raw: RawBatch) -> torch.Tensor:
         return step.train(features.run(raw.map(lambda tensor: tensor.to(world.device, non_blocking=True))))
 
-    return rotate(one, subject.host)
+    return rotate(one, tuple(host))
 
 
-def shapes_of(raw: RawBatch) -> tuple[torch.Size, ...]:
-    """The shapes of all tensors of a batch."""
-    return tuple(tensor.shape for tensor in _tensors(raw))
+def graph_of_numbers(document: dict[str, Any]) -> FeatureGraph:
+    """A plan's graph with each list column as a number, and without firstx, which then changes nothing. Raises Refused."""
+    document = copy.deepcopy(document)
+    spec = document["spec"]
+    spec["columns"] = {
+        name: declared.removeprefix("list<").removesuffix(">") for name, declared in spec["columns"].items()
+    }
+    for feature in spec["features"]:
+        feature["ops"] = [op for op in feature["ops"] if op != {"firstx": {"count": 1}}]
+    graph, problems = compile_features(RAPJob.model_validate(document).spec)
+    if graph is None or any(node.type.is_list for node in graph.nodes):
+        raise Refused("some features are lists, which inductor does not compile here")
+    assert not problems
+    return graph
+
+
+def as_numbers(raw: RawBatch) -> RawBatch:
+    """A batch with each list column as a number. Raises Refused if a list does not hold one element."""
+    columns = {}
+    for name, column in raw.columns.items():
+        if column.lengths_B is not None and not bool((column.lengths_B == 1).all()):
+            raise Refused(f"column {name} holds lists of several elements")
+        columns[name] = Column(values_N=column.values_N, nulls_N=column.nulls_N)
+    return RawBatch(
+        columns=columns,
+        row_ids_B=raw.row_ids_B,
+        event_times_s_B=raw.event_times_s_B,
+        num_rows=raw.num_rows,
+        global_rows=raw.global_rows,
+    )
 
 
 class CompiledFeatures:
-    """A feature graph compiled for batches of the shape of one."""
+    """A graph of numbers compiled for batches of the shape of one."""
 
     def __init__(self, graph: FeatureGraph, example: RawBatch, *, options: dict[str, Any] | None = None) -> None:
         self._graph = graph
-        self._function = features_function(graph, example)
+        function = features_function(graph, example)
         tensors = _tensors(example)
         constants: Constants = {}
-        self._function(constants, *tensors)  # constants of ops are made once, outside the traced graph
-        traced = traced_graph(lambda *given: self._function(constants, *given), tensors)
+        function(constants, *tensors)  # constants of ops are made once, outside the traced graph
+        traced = traced_graph(lambda *given: function(constants, *given), tensors)
         self._compiled = torch.compile(traced, dynamic=False, options=OPTIONS if options is None else options)
 
     def run(self, raw: RawBatch) -> ModelBatch:
         """The model's input; waits for the device once, as the eager program does."""
         torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        dense_BD, ids_N, lengths, labels_B, keep_N = self._compiled(*_tensors(raw))
-        index_M = keep_N.nonzero().squeeze(1)
-        if index_M.numel() != ids_N.numel():
-            ids_N = ids_N[index_M]
+        dense_BD, ids_FB, present_FB, labels_B = self._compiled(*_tensors(raw))
         sparse = KeyedJaggedTensor(
-            keys=[feature.name for feature in self._graph.sparse], values=ids_N, lengths=lengths, stride=raw.num_rows
+            keys=[feature.name for feature in self._graph.sparse],
+            values=ids_FB[present_FB],
+            lengths=present_FB.to(torch.int32),
+            stride=raw.num_rows,
         )
         return ModelBatch(
             dense_BD=dense_BD,
@@ -93,63 +120,39 @@ def traced_graph(function: Callable[..., Any], tensors: Sequence[torch.Tensor]) 
 
 
 def features_function(graph: FeatureGraph, example: RawBatch) -> Callable[..., Tensors]:
-    """(constants, tensors of a batch) -> dense matrix, padded ids, lengths, labels, which ids are no padding."""
-    if graph.weighted:
-        raise Refused("features with weights have no compiled form here")
-    places = [(name, field) for name, column in example.columns.items() for field in FIELDS if _has(column, field)]
+    """(constants, tensors of a batch) -> dense matrix, ids and whether they are there [F * B], labels."""
+    names = list(example.columns)
+    nullable = [name for name in names if example.columns[name].nulls_N is not None]
 
     def run(constants: Constants, *tensors: torch.Tensor) -> Tensors:
-        given = dict(zip(places, tensors[:-1], strict=True))
-        columns = {
-            name: Column(
-                values_N=given[name, "values_N"],
-                nulls_N=given.get((name, "nulls_N")),
-                lengths_B=given.get((name, "lengths_B")),
-            )
-            for name in example.columns
-        }
+        values = dict(zip(names, tensors, strict=False))
+        nulls = dict(zip(nullable, tensors[len(names) :], strict=False))
         raw = RawBatch(
-            columns=columns,
+            columns={name: Column(values_N=values[name], nulls_N=nulls.get(name)) for name in names},
             row_ids_B=tensors[-1],
             event_times_s_B=example.event_times_s_B,
             num_rows=example.num_rows,
             global_rows=example.global_rows,
         )
         context = Context(row_ids_B=raw.row_ids_B, constants=constants)
-        values: dict[int, Value] = {}
+        found: dict[int, Value] = {}
         for node in graph.nodes:
-            values[node.index] = evaluate(node, values, raw, context, graph)
+            found[node.index] = evaluate(node, found, raw, context, graph)
         label = bind(raw, graph.label, graph.columns[graph.label])
         assert isinstance(label, Dense)
-        dense_BD = dense_matrix(graph.dense, [values[feature.node] for feature in graph.dense], raw.row_ids_B)
-        return (dense_BD, *_padded_ids(graph, values), label.values_B.to(torch.float32), *_kept(graph, values))
+        dense_BD = dense_matrix(graph.dense, [found[feature.node] for feature in graph.dense], raw.row_ids_B)
+        ids_FB, present_FB = zip(*(_ids(found[feature.node]) for feature in graph.sparse), strict=True)
+        return dense_BD, torch.cat(ids_FB), torch.cat(present_FB), label.values_B.to(torch.float32)
 
     return run
 
 
-def _padded_ids(graph: FeatureGraph, values: dict[int, Value]) -> Tensors:
-    ids: list[torch.Tensor] = []
-    lengths: list[torch.Tensor] = []
-    for feature in graph.sparse:
-        lists = as_list(values[feature.node])
-        ids_N = lists.values_N.to(torch.int64)
-        if feature.out_of_range == "zero" and feature.table is not None:
-            ids_N = ids_N.masked_fill((ids_N < 0) | (ids_N >= feature.table.rows), 0)
-        ids.append(ids_N)
-        lengths.append(lists.lengths_B.to(torch.int32))
-    return torch.cat(ids), torch.cat(lengths)
-
-
-def _kept(graph: FeatureGraph, values: dict[int, Value]) -> Tensors:
-    lists = [as_list(values[feature.node]) for feature in graph.sparse]
-    keep = [rows_of(each.lengths_B, each.values_N.numel()) < each.lengths_B.numel() for each in lists]
-    return (torch.cat(keep),)
+def _ids(value: Value) -> tuple[torch.Tensor, torch.Tensor]:
+    assert isinstance(value, Dense)
+    absent_B = torch.zeros_like(value.values_B, dtype=torch.bool) if value.nulls_B is None else value.nulls_B
+    return value.values_B.to(torch.int64), ~absent_B
 
 
 def _tensors(raw: RawBatch) -> list[torch.Tensor]:
-    columns = [getattr(column, field) for column in raw.columns.values() for field in FIELDS if _has(column, field)]
-    return [*columns, raw.row_ids_B]
-
-
-def _has(column: Column, field: str) -> bool:
-    return getattr(column, field) is not None
+    nulls = [column.nulls_N for column in raw.columns.values() if column.nulls_N is not None]
+    return [*(column.values_N for column in raw.columns.values()), *nulls, raw.row_ids_B]
