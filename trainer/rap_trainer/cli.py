@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from rap_contract.job import RAPJob
-from rap_contract.pod import ExitCode
+from rap_contract.pod import ENV_PLAN_FILE, ExitCode
 from rap_contract.problem import InvalidDocument, format_path
 
 from rap_trainer.bench.cases import add_options
@@ -61,6 +62,7 @@ def _add_run(commands: Commands[argparse.ArgumentParser]) -> None:
     parser.add_argument(
         "--nproc", type=int, default=None, metavar="N", help="ranks on this machine; default: the job's"
     )
+    parser.add_argument("--plan", type=Path, default=None, metavar="P", help="the plan to run, from `rap plan --json`")
     parser.add_argument("--json", action="store_true", help="progress as JSON lines")
     parser.add_argument("--plain", action="store_true", help="progress as plain lines, also in a terminal")
     parser.set_defaults(command=_run)
@@ -133,6 +135,11 @@ def _run(options: argparse.Namespace) -> int:
     from rap_trainer.display.terminal import Form
     from rap_trainer.launch import launch
 
+    if options.plan is not None:
+        from rap_trainer.plan_inputs import read_plan
+
+        read_plan(options.plan)  # refused here, before any rank starts
+        os.environ[ENV_PLAN_FILE] = str(options.plan.resolve())
     form: Form = "json" if options.json else "plain" if options.plain else "auto"
     return launch(options.job, num_ranks=options.nproc, display=form)
 

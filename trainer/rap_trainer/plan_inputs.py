@@ -86,9 +86,8 @@ def pieces_of(works: Sequence[LaunchWork], features: Sequence[str]) -> dict[str,
 
 
 def runs_fused(job: RAPJob) -> bool:
-    """Whether the job's preprocessing is the fused program, as far as the job itself tells."""
-    trainer = job.spec.trainer
-    return trainer.gpus_per_node > 0 and trainer.runtime != "eager"
+    """Whether the job's preprocessing is the fused program: on GPUs, in either runtime."""
+    return job.spec.trainer.gpus_per_node > 0
 
 
 def task_for(job: RAPJob, profile: Profile, *, workload: Workload, owners: Mapping[str, int] | None = None) -> Task:

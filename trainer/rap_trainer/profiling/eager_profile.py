@@ -15,7 +15,7 @@ from rap_trainer.profiling.batches import pool
 from rap_trainer.profiling.device import device_of
 from rap_trainer.profiling.eager_windows import EagerWindows
 from rap_trainer.profiling.found import of_first_rank
-from rap_trainer.profiling.kernel_samples import program_samples
+from rap_trainer.profiling.kernel_samples import fused_samples, program_samples
 from rap_trainer.profiling.links import exchange_seconds, links
 from rap_trainer.program import Program
 from rap_trainer.world import World
@@ -43,7 +43,9 @@ def eager_profile(
     seconds: float,
 ) -> Profile:
     """Collective; the same on every rank."""
-    own = program_samples(
+    # On a GPU the eager runtime calls the fused kernels too, one after the other; on a CPU op by op.
+    measure = fused_samples if world.device.type == "cuda" else program_samples
+    own = measure(
         document, graph, rows=rows, mean_length=mean_length, device=world.device, seconds=seconds * KERNEL_SHARE
     )
     samples = of_first_rank(own, world)
