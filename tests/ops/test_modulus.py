@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from rap_trainer.ops.modulus import floor_mod_
+from rap_trainer.ops.modulus import floor_mod_, floor_mods_
 
 BOUNDS = {torch.int64: 2**63, torch.int32: 2**31}
 
@@ -27,3 +27,9 @@ def test_a_part_of_a_larger_tensor_is_changed_alone() -> None:
     values_AB = torch.arange(-6, 6).view(3, 4)
     floor_mod_(values_AB[:, 1], 4)
     assert values_AB.tolist() == [[-6, 3, -4, -3], [-2, 3, 0, 1], [2, 3, 4, 5]]
+
+
+def test_parts_have_divisors_of_their_own() -> None:
+    values_N = torch.arange(-5, 5)
+    floor_mods_(values_N, [3, 10**12, 1], [4, 0, 6])
+    assert values_N.tolist() == [1, 2, 0, 1, 0, 0, 0, 0, 0, 0]

@@ -8,7 +8,7 @@ import torch
 from rap_contract.ops.sigrid_hash import SigridHash
 
 from rap_trainer.ops.hashing import salted_hash
-from rap_trainer.ops.modulus import floor_mod_
+from rap_trainer.ops.modulus import floor_mod_, floor_mods_
 from rap_trainer.ops.value import Context, References, Value, elements
 
 FREE = frozenset({"max_value"})
@@ -23,10 +23,7 @@ def apply(op: SigridHash, value: Value, references: References, context: Context
 
 def apply_side_by_side(ops: Sequence[SigridHash], value: Value, sizes: Sequence[int]) -> Value:
     """`apply` on columns that stand one after the other, each with its own op; `sizes` are their elements."""
-    hashed_N = _hashed(ops[0], value)
-    for op, part in zip(ops, torch.split(hashed_N, list(sizes)), strict=True):
-        floor_mod_(part, _rows(op))
-    return value.with_values(hashed_N)
+    return value.with_values(floor_mods_(_hashed(ops[0], value), [_rows(op) for op in ops], sizes))
 
 
 def _hashed(op: SigridHash, value: Value) -> torch.Tensor:
