@@ -7,24 +7,28 @@ thread ahead of training; positions move only with what is taken.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from rap_contract import metrics
 from rap_contract.job import RAPJobSpec
 from rap_contract.source import Files
 
 from rap_trainer.batch import Position, Positions, RawBatch
+from rap_trainer.display.metric_store import MetricStore
 from rap_trainer.stream.backlog import Backlog, Consumed
 from rap_trainer.stream.bad_rows import BadRows, letters_in
 from rap_trainer.stream.catalogue import CatalogueLog, KeyValueStore, LocalStore
 from rap_trainer.stream.dead_letters import BadRow, DeadLetter, DeadLetters, LoggedDeadLetters
 from rap_trainer.stream.decode import declared
 from rap_trainer.stream.discovery import FINISHED, SETTLE_S, Discovery
+from rap_trainer.stream.file_lag import FileLagMeter, file_lag
 from rap_trainer.stream.file_reader import FileReader
 from rap_trainer.stream.open_file import open_file
 from rap_trainer.stream.rows import Span, batch_of
-from rap_trainer.stream.source import Offer
+from rap_trainer.stream.source import Lag, Offer
 
 _TEXT_SETTLE_S = 1.0  # text has no end mark: a file is read once it has stood still so long
 
@@ -81,6 +85,7 @@ class FileSource:
         self._unsaved: dict[str, Position] = {}
         self._rows = 0
         self._bad = BadRows(files.error_budget, _dead_letters(files) if rank == 0 else None, source="source.files")
+        self._lag_meter = FileLagMeter(files.path)
         self._backlog = Backlog(limit_bytes=options.limit_bytes, min_rows=self._step_rows)
         self._discovery = _discovery(spec, self._start, options) if rank == 0 else None
         self._reader = FileReader(
@@ -148,6 +153,26 @@ class FileSource:
             waiting_files=len(self._reader.catalogued().keys() - finished),
             buffered_bytes=self._backlog.num_bytes,
         )
+
+    def lag(self) -> Lag:
+        """What waits in the directory, estimated; the first rank alone says it, for all ranks read the same files."""
+        if self._rank != 0:
+            return Lag(records=0)
+        decoded_rows, _, _ = self._backlog.available()
+        return file_lag(
+            self._reader.catalogued(),
+            self._positions,
+            trained_rows=self._rows,
+            decoded_rows=decoded_rows,
+            now_s=time.time(),
+        )
+
+    def meter(self, store: MetricStore) -> None:
+        """The lag on the first rank, and how the error budget stands."""
+        store.set(metrics.ERROR_BUDGET_RATIO, self._bad.allowed_ratio)
+        store.set(metrics.BAD_RECORDS_RATIO, self._bad.ratio)
+        if self._rank == 0:
+            self._lag_meter.report(store, self.lag(), trained_rows=self._rows)
 
     def close(self) -> None:
         """Stops the reader thread and closes the dead letters."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:  # reader processes come here too, and do without torch
@@ -70,6 +71,13 @@ class Lag:
     """Produced and not yet taken."""
     seconds: float | None = None
     """Age of the oldest of them; None if it is not known."""
+
+
+def catch_up_s(records: int, *, growth: float) -> float:
+    """Seconds until the lag is gone if it grows by so many records a second; infinite unless it falls."""
+    if records == 0:
+        return 0.0
+    return records / -growth if growth < 0 else inf
 
 
 @runtime_checkable

@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from math import inf, isnan
+from math import isnan
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,7 @@ from rap_contract import metrics
 
 from rap_trainer.display.metric_store import MetricStore
 from rap_trainer.stream.rows import Int64s
-from rap_trainer.stream.source import Lag
+from rap_trainer.stream.source import Lag, catch_up_s
 
 Float64s = npt.NDArray[np.float64]
 RATES_OVER_S = 10.0  # reports come every second, and a rate of one second jumps with each checkpoint
@@ -130,10 +130,3 @@ class Watermarks:
         waiting = [newest_s for partition, newest_s in self._newest_s.items() if partition in behind]
         newest_s = min(waiting) if waiting else max(self._newest_s.values(), default=None)
         return None if newest_s is None else max(0.0, now_s - newest_s)
-
-
-def catch_up_s(records: int, *, growth: float) -> float:
-    """Seconds until the lag is gone if it grows by so many records a second; infinite unless it falls."""
-    if records == 0:
-        return 0.0
-    return records / -growth if growth < 0 else inf
