@@ -35,11 +35,22 @@ def uv_folder() -> Path:
     return found.parent
 
 
-def built(name: str, root: Path, **arguments: str) -> PlainFolder:
+@pytest.fixture(scope="module")
+def context(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the builds copy from: the tree as it is now, whatever is edited meanwhile."""
+    folder = tmp_path_factory.mktemp("context")
+    for name in ("pyproject.toml", "uv.lock", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, folder)
+    for name in FILES:
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
+    return folder
+
+
+def built(name: str, root: Path, context: Path, **arguments: str) -> PlainFolder:
     found = stages(FILES[name])
     builder = next(stage for stage in found if stage.name == "builder")
     path = f"{uv_folder()}:{Path(sys.base_exec_prefix) / 'bin'}:/usr/local/bin:/usr/bin:/bin"
-    folder = PlainFolder(root, ROOT, path=path, arguments={"UV_PYTHON": sys.executable, **arguments})
+    folder = PlainFolder(root, context, path=path, arguments={"UV_PYTHON": sys.executable, **arguments})
     folder.build(builder)
     return folder
 
@@ -87,10 +98,10 @@ def final_stage(name: str) -> Stage:
 
 
 @pytest.fixture(scope="module")
-def operator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlainFolder]:
+def operator(tmp_path_factory: pytest.TempPathFactory, context: Path) -> Iterator[PlainFolder]:
     """The operator image's /opt/rap in a folder."""
     root = tmp_path_factory.mktemp("operator-image")
-    yield built("operator", root)
+    yield built("operator", root, context)
     shutil.rmtree(root, ignore_errors=True)
 
 
@@ -135,8 +146,8 @@ def test_the_operators_image_starts_and_its_health_check_passes(operator: PlainF
 
 
 @pytest.mark.slow
-def test_two_builds_of_the_operator_hold_the_same_files(operator: PlainFolder, tmp_path: Path) -> None:
-    again = built("operator", tmp_path)
+def test_two_builds_of_the_operator_hold_the_same_files(operator: PlainFolder, context: Path, tmp_path: Path) -> None:
+    again = built("operator", tmp_path, context)
 
     def listing(folder: PlainFolder) -> dict[str, bytes]:
         root = Path(folder.moved("/opt/rap"))
@@ -153,8 +164,8 @@ def test_two_builds_of_the_operator_hold_the_same_files(operator: PlainFolder, t
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_the_trainers_cpu_image_trains(tmp_path: Path) -> None:
-    folder = built("trainer", tmp_path, VARIANT="cpu", UV_LINK_MODE="hardlink")
+def test_the_trainers_cpu_image_trains(context: Path, tmp_path: Path) -> None:
+    folder = built("trainer", tmp_path, context, VARIANT="cpu", UV_LINK_MODE="hardlink")
     binary = Path(folder.moved("/opt/rap/bin"))
     names = {path.name for path in next(Path(folder.moved("/opt/rap/lib")).glob("python3.*/site-packages")).iterdir()}
     assert {"torch", "torchrec", "rap_trainer"} <= names
