@@ -44,7 +44,7 @@ def _version(package: str) -> str | None:
 
 def _driver() -> str:
     try:
-        found = re.search(r"Module\s+(\S+)", DRIVER_FILE.read_text())
+        found = re.search(r"Module\D*?\s(\d+\.[\d.]+)", re.sub(r"x86_64|aarch64", "", DRIVER_FILE.read_text()))
     except OSError:
         found = None
     return found.group(1) if found else "unknown"
