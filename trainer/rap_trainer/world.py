@@ -53,7 +53,7 @@ def join_world(environment: Mapping[str, str] = os.environ, *, use_gpu: bool) ->
     size = int(environment.get("WORLD_SIZE", "1"))
     local_rank = int(environment.get("LOCAL_RANK", "0"))
     device = torch.device("cuda", local_rank) if use_gpu else torch.device("cpu")
-    peer_timeout = timedelta(seconds=float(environment.get(ENV_PEER_TIMEOUT, PEER_TIMEOUT_S)))
+    peer_timeout = timedelta(seconds=peer_timeout_s(environment))
     if use_gpu:
         if torch.cuda.device_count() <= local_rank:
             raise _no_gpu(local_rank)
@@ -86,6 +86,11 @@ def join_world(environment: Mapping[str, str] = os.environ, *, use_gpu: bool) ->
         control_group=control,
         checkpoint_group=checkpoint,
     )
+
+
+def peer_timeout_s(environment: Mapping[str, str] = os.environ) -> float:
+    """A rank silent for so long is lost."""
+    return float(environment.get(ENV_PEER_TIMEOUT, PEER_TIMEOUT_S))
 
 
 def leave_world() -> None:

@@ -5,14 +5,16 @@ A rank never acts on its own clock, signal or failure; it says so in its message
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
 
 import torch
 import torch.distributed as dist
 
+from rap_trainer.step.host_exchange import HostExchange
 from rap_trainer.stream.source import Offer
-from rap_trainer.world import PeerLost, World
+from rap_trainer.world import PeerLost, World, peer_timeout_s
 
 Shares = Callable[[Sequence[Offer]], tuple[int, ...] | None]
 
@@ -105,24 +107,33 @@ def _common_plan(messages: Sequence[Message]) -> int:
 
 
 class Exchange:
-    """Gives every rank all ranks' messages, over the control group."""
+    """Gives every rank all ranks' messages: over local sockets on one host, else over the control group."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         width = len(astuple(Message(rows=0, ended=False)))
         self._mine = torch.zeros(width, dtype=torch.int64)
         self._all = [torch.zeros(width, dtype=torch.int64) for _ in range(world.size)]
+        self._host = _meet(world, width) if 1 < world.size == world.local_size else None
 
     def __call__(self, message: Message) -> list[Message]:
         """Collective. Raises PeerLost."""
         if self._world.size == 1:
             return [message]
+        if self._host is not None:
+            return [_message(list(row)) for row in self._host([int(value) for value in astuple(message)])]
         self._mine[:] = torch.tensor([int(value) for value in astuple(message)])
         try:
             dist.all_gather(self._all, self._mine, group=self._world.control_group)
         except RuntimeError as error:
             raise PeerLost(f"rank {self._world.rank} no longer hears a peer: {_first_line(error)}") from error
         return [_message(row.tolist()) for row in self._all]
+
+
+def _meet(world: World, width: int) -> HostExchange:
+    address = [f"rap-exchange-{secrets.token_hex(16)}"]
+    dist.broadcast_object_list(address, src=0, group=world.control_group)
+    return HostExchange(address[0], rank=world.rank, size=world.size, width=width, timeout_s=peer_timeout_s())
 
 
 def _message(values: list[int]) -> Message:

@@ -21,8 +21,8 @@ from kafka.record import util as kafka_record
 from rap_trainer.stream.kafka.settings import Login
 from rap_trainer.stream.source import SourceError
 
-# At DEBUG kafka-python logs every byte it sends, passwords and tokens among them.
-logging.getLogger("kafka").setLevel(logging.INFO)
+# At DEBUG kafka-python logs every byte it sends, passwords and tokens among them; at INFO each connection.
+logging.getLogger("kafka").setLevel(logging.WARNING)
 
 
 def require_fast_checksums() -> None:

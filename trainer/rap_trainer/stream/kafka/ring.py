@@ -35,7 +35,8 @@ class _Memory:
     def __init__(self, file: int) -> None:
         size = os.fstat(file).st_size
         self.slot_bytes = (size - _ALIGNMENT) // SLOTS
-        self._map = mmap.mmap(file, size)
+        # all pages at once, before the first message: a fault a page costs a tenth of what a fresh ring takes to fill
+        self._map = mmap.mmap(file, size, mmap.MAP_SHARED | mmap.MAP_POPULATE)
         self.used = np.frombuffer(self._map, np.uint8, SLOTS * MAX_READERS).reshape(SLOTS, MAX_READERS)
         self._bytes = np.frombuffer(self._map, np.uint8, offset=_ALIGNMENT)
 

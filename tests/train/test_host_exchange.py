@@ -1,0 +1,70 @@
+"""Ranks of one host hear the same of each other, in rank order, and notice at once that one is gone."""
+
+from __future__ import annotations
+
+import random
+import secrets
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from rap_trainer.step.host_exchange import HostExchange
+from rap_trainer.world import PeerLost
+
+WIDTH = 3
+
+
+def meet(size: int, *, timeout_s: float = 30.0) -> list[HostExchange]:
+    address = f"test-{secrets.token_hex(8)}"
+
+    def make(rank: int) -> HostExchange:
+        return HostExchange(address, rank=rank, size=size, width=WIDTH, timeout_s=timeout_s)
+
+    with ThreadPoolExecutor(size) as pool:
+        return list(pool.map(make, range(size)))
+
+
+@pytest.mark.parametrize("size", [2, 5])
+def test_every_rank_hears_the_same_in_rank_order_round_by_round(size: int) -> None:
+    exchanges, rounds = meet(size), 100
+
+    def run(rank: int) -> list[list[tuple[int, ...]]]:
+        delays = random.Random(rank)
+        heard = []
+        for number in range(rounds):
+            if delays.random() < 0.1:
+                time.sleep(delays.random() * 1e-3)
+            heard.append(exchanges[rank]([rank, number, -(2**62) + number]))
+        return heard
+
+    with ThreadPoolExecutor(size) as pool:
+        heard = list(pool.map(run, range(size)))
+    wanted = [[(rank, number, -(2**62) + number) for rank in range(size)] for number in range(rounds)]
+    assert all(each == wanted for each in heard)
+    for exchange in exchanges:
+        exchange.close()
+
+
+@pytest.mark.parametrize("gone", [0, 1])
+def test_a_rank_that_is_gone_is_noticed_by_the_others(gone: int) -> None:
+    exchanges = meet(3)
+    exchanges[gone].close()
+
+    def run(rank: int) -> str:
+        with pytest.raises(PeerLost) as caught:
+            exchanges[rank]([rank, 0, 0])
+        exchanges[rank].close()  # as its process would end
+        return str(caught.value)
+
+    left = [rank for rank in range(3) if rank != gone]
+    with ThreadPoolExecutor(2) as pool:
+        told = list(pool.map(run, left))
+    assert f"no longer hears rank {gone}" in told[0]
+
+
+def test_a_rank_that_is_silent_is_lost_after_a_time() -> None:
+    exchanges = meet(2, timeout_s=0.2)
+    with pytest.raises(PeerLost, match="no longer hears rank 1: silent for 0 s"):
+        exchanges[0]([0, 0, 0])
+    for exchange in exchanges:
+        exchange.close()
