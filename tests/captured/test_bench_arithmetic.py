@@ -69,6 +69,8 @@ LINES: list[dict[str, Any]] = [
     {**COMMON, "gpus": 1, "case": "rap:inline/0", "ms": 0.7},
     {**COMMON, "gpus": 1, "case": "rap:output_dist/0", "ms": 0.625},
     {**COMMON, "gpus": 1, "case": "compile", "error": "no form\nof this"},
+    {**COMMON, "gpus": 1, "case": "captured-modules", "ms": 2.1},
+    {**COMMON, "gpus": 1, "case": "cpu", "ms": 1.0, "discarded": "the machine was busy"},
     {**COMMON, "gpus": 2, "case": "loop", "ms": 8.0},
 ]
 
@@ -80,6 +82,7 @@ def test_the_report_compares_only_within_a_plan_batch_size_and_number_of_gpus() 
     assert "| **rap:output_dist/0** | 0.625 | 0.400-0.600 | 40 | 6,553,600 | 80.0% | 40.0x | 0.125 |" in first
     assert "| sequential | 25.000 | 0.400-0.600 | 40 | 163,840 | 20.0% | 1.0x | 20 |" in first, "stock's own ideal"
     assert "| compile | - | no form |" in first
+    assert "| cpu | - | discarded: the machine was busy |" in first
     assert "| 5e-03 |" in first, "how far the captured losses are from the loop's"
     assert "| loop | 8.000 | 0.400-0.600 | 40 | 1,024,000 | 100.0% |  |" in second
 
@@ -87,10 +90,10 @@ def test_the_report_compares_only_within_a_plan_batch_size_and_number_of_gpus() 
 def test_the_page_says_where_it_was_measured_what_the_goals_are_and_where_the_gain_comes_from() -> None:
     text = page(LINES, "bench.svg")
     assert "Device: NVIDIA H200; torch 2.11.0" in text
-    assert "2026-11-30, 16 CPU cores; command:\n\n    rap bench" in text
-    assert "| rap over sequential, mean of plans 0-3 | 10x | 40.0x |" in text
+    assert "2026-11-30, 16 CPU cores; commands:\n\n    rap bench" in text
+    assert "| rap over sequential, mean of plans 0-3 | 10x | 40.0x (1 of 2 groups) |" in text
     assert "| rap above its own ideal, plans 0-3, worst | 1 % | 25.0% |" in text
-    assert "| fused preprocessing inline | 0.700 | 7.14x |" in text, "after the last rung that was measured"
+    assert "| fused preprocessing inline | 0.700 | 3.00x |" in text, "after the last rung that was measured"
     assert "![Milliseconds a step by case](bench.svg)" in text
 
 

@@ -45,13 +45,14 @@ def table(results: Iterable[Result]) -> str:
 
 
 def _origin(lines: Sequence[Result]) -> str:
-    run = next((line for line in lines if line.get("case") == "run"), {})
+    runs = [line for line in lines if line.get("case") == "run"]
     setup = next((line for line in lines if line.get("case") == "setup"), {})
     versions = ", ".join(f"{name} {setup[name]}" for name in ("torch", "torchrec", "fbgemm", "triton") if name in setup)
     device = setup.get("device", "an unknown device")
     parts = [f"Device: {device}; {versions}; tables capped at {setup.get('max_rows', '?')} rows."]
-    if run:
-        parts.append(f"{run['date']}, {run['cpus']} CPU cores; command:\n\n    {run['command']}")
+    if runs:
+        commands = "\n".join(f"    {run['command']}" for run in runs)
+        parts.append(f"{runs[0]['date']}, {runs[0]['cpus']} CPU cores; commands:\n\n{commands}")
     return " ".join(parts)
 
 
@@ -59,12 +60,13 @@ def _goals(groups: Sequence[Group]) -> str:
     narrow = [group for group in groups if group.plan < 4]
     over_sequential = [group.over("sequential", group.rap) for group in narrow]
     below = [_below_ideal(group) for group in groups]
+    over_stock = _over_stock(groups, (0, 1))
     rows = [
-        ("rap over sequential, mean of plans 0-3", "10x", _times(mean(over_sequential))),
+        ("rap over sequential, mean of plans 0-3", "10x", _times(mean(over_sequential)) + _of(over_sequential)),
         ("rap over sequential, worst of plans 0-3", "5x", _times(least(over_sequential))),
         ("rap above its own ideal, plans 0-3, worst", "1 %", _percent(_most(below, groups, lambda g: g.plan < 4))),
         ("rap above its own ideal, plan 4, worst", "2 %", _percent(_most(below, groups, lambda g: g.plan == 4))),
-        ("rap over stock TorchRec's ideal, mean of plans 0-1", "4x", _times(mean(_over_stock(groups, (0, 1))))),
+        ("rap over stock TorchRec's ideal, mean of plans 0-1", "4x", _times(mean(over_stock)) + _of(over_stock)),
         ("rap over cpu, mean", "", _times(mean([group.over("cpu", group.rap) for group in groups]))),
         ("rap over compile, mean", "", _times(mean([group.over("compile", group.rap) for group in groups]))),
     ]
@@ -73,6 +75,12 @@ def _goals(groups: Sequence[Group]) -> str:
         if kept is not None and plan in (0, 4):
             rows.append((f"1 -> 2 GPUs, weak scaling, plan {plan}, batch {batch}", "92 %", _percent(kept)))
     return "## Against the goals\n\n" + _markdown(("what", "at least", "measured"), [row for row in rows if row[2]])
+
+
+def _of(values: Sequence[float | None]) -> str:
+    """How many groups a figure is of."""
+    known = sum(value is not None for value in values)
+    return f" ({known} of {len(values)} groups)" if known else ""
 
 
 def _below_ideal(group: Group) -> float | None:
@@ -89,8 +97,8 @@ def _over_stock(groups: Sequence[Group], plans: Sequence[int]) -> list[float | N
     found: list[float | None] = []
     for group in groups:
         ideal, ms = group.stock_ideal_ms, group.ms(group.rap or "")
-        if group.plan in plans and ideal is not None and ms is not None:
-            found.append(ideal / ms)
+        if group.plan in plans:
+            found.append(None if ideal is None or ms is None else ideal / ms)
     return found
 
 
@@ -105,8 +113,8 @@ def _ablations(groups: Sequence[Group]) -> str:
 
 def _ablation(group: Group) -> str:
     rungs = [(text, group.ms(case)) for case, text in RUNGS]
-    if group.ms("captured-modules") is None and group.captured_ideal_ms is None:
-        return ""
+    if group.ms("captured-modules") is None:
+        return ""  # not the whole ladder
     rungs.append(("fused preprocessing inline", group.ms("rap:inline/0")))
     rungs.append(
         (f"in the best window and grid ({(group.rap or 'rap:').removeprefix('rap:')})", group.ms(group.rap or ""))

@@ -86,7 +86,7 @@ def least(values: Iterable[float | None]) -> float | None:
 
 
 def groups_of(lines: Iterable[Result]) -> tuple[Group, ...]:
-    """Groups in order; a case measured twice counts with its last figure."""
+    """Groups in order; a case measured twice counts with its last figure, one with a reason in `discarded` with none."""
     cases: dict[tuple[int, int, int], dict[str, Result]] = {}
     errors: dict[tuple[int, int, int], dict[str, str]] = {}
     for line in lines:
@@ -95,7 +95,9 @@ def groups_of(lines: Iterable[Result]) -> tuple[Group, ...]:
         key = (line["plan"], line["batch"], line["gpus"])
         cases.setdefault(key, {})
         errors.setdefault(key, {})
-        if "ms" in line:
+        if "discarded" in line:
+            errors[key][line["case"]] = f"discarded: {line['discarded']}"
+        elif "ms" in line:
             cases[key][line["case"]] = line
             errors[key].pop(line["case"], None)
         else:
