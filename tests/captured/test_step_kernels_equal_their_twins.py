@@ -30,23 +30,26 @@ MANY = Blocks(order=tuple((7 * f) % 36 for f in range(36)), counts=(9, 27), rank
 
 
 @pytest.mark.parametrize("optional", [False, True], ids=["all-present", "some-absent"])
-@pytest.mark.parametrize("blocks", [FEW, MANY], ids=["few-features", "many-features"])
-@pytest.mark.parametrize("kind", ["narrow", "wide"])
+@pytest.mark.parametrize(
+    ("kind", "blocks"), [("narrow", FEW), ("wide", FEW), ("wide", MANY)], ids=["narrow", "wide-few", "wide-many"]
+)
 def test_interaction_kernels(kind: str, blocks: Blocks, optional: bool) -> None:
     torch.manual_seed(0)
-    map_ = tile.TileMap.of(blocks, DEVICE)
+    map_ = tile.TileMap.of(blocks, DEVICE, by_position=kind == "wide")
     B, S = blocks.batch_size, len(blocks.order)
     present = (torch.rand(B, S) < 0.6).to(torch.int8) if optional else None
     bottom = torch.randn(B, DIM).relu()
     own, peer = torch.randn(B * blocks.own_width), torch.randn(2 * blocks.block_elements)
     expected, out = torch.zeros(B, map_.padded_columns), torch.zeros(B, map_.padded_columns)
     tile.forward_twin(bottom, own, peer, expected, map_, present_BS=present)
-    rows = (map_.origin_T, map_.offset_T, map_.stride_T, map_.place_T, B, map_.num_features)
+    places = (map_.origin_T, map_.offset_T, map_.stride_T)
+    sizes_of_rows = (B, map_.num_features)
+    rows = (map_.position_T, *places, *sizes_of_rows) if kind == "narrow" else (*places, map_.place_T, *sizes_of_rows)
     sizes: dict[str, Any] = {"D": DIM, "PRECISION": "ieee", "MASKED": optional}
     stages = {"STAGES": 1}
     forward, backward, programs = narrow.narrow_forward_kernel, narrow.narrow_backward_kernel, 2
     if kind == "narrow":
-        sizes |= {"TILE": 16 if S < 16 else 64, "TURNS": 2}
+        sizes |= {"TILE": 16, "TURNS": 2}
     else:
         forward, backward = wide.wide_forward_kernel, wide.wide_backward_kernel
         sizes |= {"BLOCK": 16, "BLOCKS": -(-map_.num_features // 16)}

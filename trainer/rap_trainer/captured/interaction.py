@@ -14,7 +14,7 @@ import torch
 import triton
 
 from rap_trainer.captured.narrow_interaction import narrow_backward_kernel, narrow_forward_kernel
-from rap_trainer.captured.tile import TileGradients, TileMap, backward_twin, forward_twin
+from rap_trainer.captured.tile import FEW, TileGradients, TileMap, backward_twin, forward_twin
 from rap_trainer.captured.wide_interaction import wide_backward_kernel, wide_forward_kernel
 
 PROGRAMS_PER_SM = 4
@@ -42,9 +42,10 @@ def interaction_forward(
         forward_twin(bottom_BD, own, peer, out_BK1, tile, present_BS=present_BS)
         return
     held = bottom_BD if present_BS is None else present_BS
-    inputs = (bottom_BD, own, peer, held, out_BK1, *_map(tile), out_BK1.shape[0], tile.num_features, out_BK1.stride(0))
+    sizes_of_out = (out_BK1.shape[0], tile.num_features, out_BK1.stride(0))
+    inputs = (bottom_BD, own, peer, held, out_BK1, *_map(tile), *sizes_of_out)
     same = {"D": tile.dim, "PRECISION": precision, "MASKED": present_BS is not None}
-    if tile.num_features <= max(NARROW):
+    if tile.num_features <= FEW:
         programs, sizes = _narrow(tile, out_BK1)
         narrow_forward_kernel[(programs,)](*inputs, **sizes, **same)
     else:
@@ -72,7 +73,7 @@ def interaction_backward(
     sizes_of_grad = (grad_BK1.shape[0], tile.num_features, grad_BK1.stride(0))
     inputs = (bottom_BD, own, peer, held, grad_BK1, *outputs, *_map(tile), *sizes_of_grad)
     same = {"D": tile.dim, "PRECISION": precision, "MASKED": present_BS is not None}
-    if tile.num_features <= max(NARROW):
+    if tile.num_features <= FEW:
         programs, sizes = _narrow(tile, grad_BK1)
         narrow_backward_kernel[(programs,)](*inputs, **sizes, **same)
     else:
@@ -82,7 +83,8 @@ def interaction_backward(
 
 
 def _map(tile: TileMap) -> tuple[torch.Tensor, ...]:
-    return tile.origin_T, tile.offset_T, tile.stride_T, tile.place_T
+    places = (tile.origin_T, tile.offset_T, tile.stride_T)
+    return (tile.position_T, *places) if tile.num_features <= FEW else (*places, tile.place_T)
 
 
 def _on_kernel(tensor: torch.Tensor) -> bool:

@@ -19,19 +19,20 @@ def row_pointers(bottom_ptr, own_ptr, peer_ptr, origin, start):
 
 
 @triton.jit
-def load_present(present_ptr, place, k, b, B, F, MASKED: tl.constexpr):
-    """Which of the rows `k` of the tile the sample has; none past the last sample. `place`: loaded before any loop."""
+def _load_present(present_ptr, b, B, F, TILE: tl.constexpr, MASKED: tl.constexpr):
+    """Which rows of the tile the sample has, [TILE]; none past the last sample. Rows are in the order of `present`."""
+    k = tl.arange(0, TILE)
     present = (k < F) & (b < B)
     if MASKED:
-        held = tl.load(present_ptr + b * (F - 1) + place, mask=(place >= 0) & present, other=1)
+        held = tl.load(present_ptr + b * (F - 1) + k - 1, mask=(k > 0) & present, other=1)
         present = present & (held != 0)
     return present
 
 
 @triton.jit
-def _pair_columns(F, D: tl.constexpr, TILE: tl.constexpr):
-    i = tl.broadcast_to(tl.arange(0, TILE)[:, None], (TILE, TILE))
-    j = tl.broadcast_to(tl.arange(0, TILE)[None, :], (TILE, TILE))
+def _pair_columns(position, F, D: tl.constexpr, TILE: tl.constexpr):
+    i = tl.broadcast_to(position[:, None], (TILE, TILE))
+    j = tl.broadcast_to(position[None, :], (TILE, TILE))
     low = tl.minimum(i, j)
     high = tl.maximum(i, j)
     column = D + low * (2 * F - low - 1) // 2 + (high - low - 1)
@@ -45,10 +46,10 @@ def narrow_forward_kernel(
     peer_ptr,
     present_ptr,
     out_ptr,
+    position_ptr,
     origin_ptr,
     offset_ptr,
     stride_ptr,
-    place_ptr,
     B,
     F,
     out_stride,
@@ -62,14 +63,14 @@ def narrow_forward_kernel(
     """Row b of out_BK1: the bottom MLP's output, then the products of all pairs. Programs stride over the rows."""
     k = tl.arange(0, TILE)
     d = tl.arange(0, D)
+    position = tl.load(position_ptr + k)
     origin = tl.load(origin_ptr + k)
     offset = tl.load(offset_ptr + k)
     stride = tl.load(stride_ptr + k)
-    place = tl.load(place_ptr + k)
-    column, valid, upper = _pair_columns(F, D, TILE)
+    column, valid, upper = _pair_columns(position, F, D, TILE)
     for turn in tl.range(0, TURNS, num_stages=STAGES):
         b = tl.program_id(0) + turn * tl.num_programs(0)
-        present = load_present(present_ptr, place, k, b, B, F, MASKED)
+        present = _load_present(present_ptr, b, B, F, TILE, MASKED)
         row = row_pointers(bottom_ptr, own_ptr, peer_ptr, origin, offset + stride * b)
         tile = tl.load(row[:, None] + d[None, :], mask=present[:, None], other=0.0)
         products = tl.dot(tile, tl.trans(tile), input_precision=PRECISION)
@@ -89,10 +90,10 @@ def narrow_backward_kernel(
     grad_bottom_ptr,
     grad_own_ptr,
     grad_peer_ptr,
+    position_ptr,
     origin_ptr,
     offset_ptr,
     stride_ptr,
-    place_ptr,
     B,
     F,
     grad_stride,
@@ -109,14 +110,14 @@ def narrow_backward_kernel(
     """
     k = tl.arange(0, TILE)
     d = tl.arange(0, D)
+    position = tl.load(position_ptr + k)
     origin = tl.load(origin_ptr + k)
     offset = tl.load(offset_ptr + k)
     stride = tl.load(stride_ptr + k)
-    place = tl.load(place_ptr + k)
-    column, valid, _ = _pair_columns(F, D, TILE)
+    column, valid, _ = _pair_columns(position, F, D, TILE)
     for turn in tl.range(0, TURNS, num_stages=STAGES):
         b = tl.program_id(0) + turn * tl.num_programs(0)
-        present = load_present(present_ptr, place, k, b, B, F, MASKED)
+        present = _load_present(present_ptr, b, B, F, TILE, MASKED)
         start = offset + stride * b
         row = row_pointers(bottom_ptr, own_ptr, peer_ptr, origin, start)
         tile = tl.load(row[:, None] + d[None, :], mask=present[:, None], other=0.0)

@@ -3,6 +3,9 @@
 A layout (`raw_layout`) has room for B rows and, of each list column, a capacity of elements. Everything a kernel might read
 is defined: rows past a partial batch are empty lists, and null flags are always there. Not here: when copies run.
 
+Packing copies with numpy, in the caller's thread: torch shares copies of this size between OpenMP threads, which took 24 ms instead
+of 0.2 as soon as others used the same cores (H200 host, two processes, 2026-11-30).
+
 B rows, N elements of a list column, C columns of a run or a block.
 """
 
@@ -11,11 +14,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from rap_trainer.batch import Block, Column, RawBatch
 from rap_trainer.captured.raw_layout import HEADER_BYTES, RawLayout, Run
+
+Array = npt.NDArray[Any]
 
 PACKERS = 4
 """Threads that copy at once what is large."""
@@ -35,9 +43,9 @@ class Overflow(ValueError):
 class _Route:
     """What packing does with batches whose blocks have the same columns."""
 
-    moves: list[tuple[torch.Tensor, int, slice]]
+    moves: list[tuple[Array, int, slice]]
     """Adjacent columns of the buffer [C, size], the block they come from, and its rows."""
-    rest: list[tuple[str, str, torch.Tensor]]
+    rest: list[tuple[str, str, Array]]
     """(column, field, its place) of what is in no block."""
     nulls: set[str]
     """Columns whose null flags are in a block."""
@@ -123,7 +131,7 @@ class RawBuffer:
         if layout.needs_row_ids:
             self.part("", "row_ids")[:rows].copy_(raw.row_ids_B)
         for target_CN, block, source in route.moves:
-            target_CN[:, :rows].copy_(raw.blocks[block].data_CB[source])
+            np.copyto(target_CN[:, :rows], raw.blocks[block].data_CB[source].numpy())
         self._with_nulls -= route.nulls
         self._pack_columns(raw, route, workers)
         self._with_nulls |= route.nulls
@@ -151,14 +159,14 @@ class RawBuffer:
             rows_of_one = all((name, "values") in held for name in self.layout.capacities)
             self._routes[key] = _Route(
                 moves=[
-                    (self._views[run][first : first + stop - start], number, slice(start, stop))
+                    (self._views[run][first : first + stop - start].numpy(), number, slice(start, stop))
                     for number, block in enumerate(blocks)
                     for run, first, start, stop in _adjacent(
                         [self._places.get((name, block.field)) for name in block.names]
                     )
                 ],
                 rest=[
-                    (name, field, self._parts[name, field])
+                    (name, field, self._parts[name, field].numpy())
                     for name, field in self._places
                     if (name, field) not in held and not (rows_of_one and field == "lengths")
                 ],
@@ -170,27 +178,25 @@ class RawBuffer:
     def _pack_columns(self, raw: RawBatch, route: _Route, workers: Executor | None) -> None:
         """What no block has moved, tensor by tensor; what a batch lacks is made empty."""
         rows, columns = raw.num_rows, raw.columns
-        targets: list[torch.Tensor] = []
-        sources: list[torch.Tensor] = []
+        pairs: list[tuple[Array, Array]] = []
         for name, field, view in route.rest:
             column = columns[name]
             source = column.values_N if field == "values" else column.nulls_N
             if field == "lengths":
                 source = column.lengths_B
-                if rows < view.numel():
-                    view[rows:].zero_()
+                if rows < view.size:
+                    view[rows:] = 0
             elif field == "nulls":
                 if source is None:
                     if name in self._with_nulls:
-                        view.zero_()
+                        view[:] = 0
                         self._with_nulls.discard(name)
                     continue
                 self._with_nulls.add(name)
             assert source is not None
-            targets.append(view if source.shape == view.shape else view[: source.numel()])
-            sources.append(source)
+            pairs.append((view[: source.numel()], source.numpy()))
         self._set_lengths(rows, route.rows_of_one)
-        _copy(targets, sources, workers)
+        _copy(pairs, workers)
 
     def _set_lengths(self, rows: int, ones: bool) -> None:
         """A block's lists have one element each: their lengths are written only if the buffer holds others."""
@@ -218,13 +224,17 @@ def _adjacent(places: Sequence[tuple[Run, int] | None]) -> list[tuple[Run, int, 
     return found
 
 
-def _copy(targets: list[torch.Tensor], sources: list[torch.Tensor], workers: Executor | None) -> None:
-    if not targets:
+def _copy(pairs: Sequence[tuple[Array, Array]], workers: Executor | None) -> None:
+    """Each second array into the first."""
+    if workers is None or sum(source.nbytes for _, source in pairs) < SHARED_BYTES:
+        _copy_each(pairs)
         return
-    if workers is None or sum(source.nbytes for source in sources) < SHARED_BYTES:
-        torch._foreach_copy_(targets, sources)
-        return
-    jobs = [workers.submit(torch._foreach_copy_, targets[k::PACKERS], sources[k::PACKERS]) for k in range(1, PACKERS)]
-    torch._foreach_copy_(targets[::PACKERS], sources[::PACKERS])
+    jobs = [workers.submit(_copy_each, pairs[k::PACKERS]) for k in range(1, PACKERS)]
+    _copy_each(pairs[::PACKERS])
     for job in jobs:
         job.result()
+
+
+def _copy_each(pairs: Sequence[tuple[Array, Array]]) -> None:
+    for target, source in pairs:
+        np.copyto(target, source)

@@ -11,7 +11,18 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from rap_trainer.captured.narrow_interaction import load_present, row_pointers
+from rap_trainer.captured.narrow_interaction import row_pointers
+
+
+@triton.jit
+def _load_present(present_ptr, place_ptr, k, b, B, F, MASKED: tl.constexpr):
+    """Which of the rows `k` of the tile the sample has."""
+    present = (k < F) & (b < B)
+    if MASKED:
+        place = tl.load(place_ptr + k)
+        held = tl.load(present_ptr + b * (F - 1) + place, mask=(place >= 0) & present, other=1)
+        present = present & (held != 0)
+    return present
 
 
 @triton.jit
@@ -56,14 +67,14 @@ def wide_forward_kernel(
         tl.store(to + d, tl.load(bottom_ptr + b * D + d))
     i = first * BLOCK + tl.arange(0, BLOCK)
     row = row_pointers(bottom_ptr, own_ptr, peer_ptr, tl.load(origin_ptr + i), _starts(i, b, offset_ptr, stride_ptr))
-    present = load_present(present_ptr, tl.load(place_ptr + i), i, b, B, F, MASKED)
+    present = _load_present(present_ptr, place_ptr, i, b, B, F, MASKED)
     mine = tl.load(row[:, None] + d[None, :], mask=present[:, None], other=0.0)
     block = first
     while block < BLOCKS:
         j = block * BLOCK + tl.arange(0, BLOCK)
         start = _starts(j, b, offset_ptr, stride_ptr)
         row = row_pointers(bottom_ptr, own_ptr, peer_ptr, tl.load(origin_ptr + j), start)
-        present = load_present(present_ptr, tl.load(place_ptr + j), j, b, B, F, MASKED)
+        present = _load_present(present_ptr, place_ptr, j, b, B, F, MASKED)
         theirs = tl.load(row[:, None] + d[None, :], mask=present[:, None], other=0.0)
         products = tl.dot(mine, tl.trans(theirs), input_precision=PRECISION)
         column, valid = _columns(i, j, F, D)
@@ -106,7 +117,7 @@ def wide_backward_kernel(
         j = block * BLOCK + tl.arange(0, BLOCK)
         start = _starts(j, b, offset_ptr, stride_ptr)
         row = row_pointers(bottom_ptr, own_ptr, peer_ptr, tl.load(origin_ptr + j), start)
-        present = load_present(present_ptr, tl.load(place_ptr + j), j, b, B, F, MASKED)
+        present = _load_present(present_ptr, place_ptr, j, b, B, F, MASKED)
         theirs = tl.load(row[:, None] + d[None, :], mask=present[:, None], other=0.0)
         low = tl.where(block < mine, j, i)
         high = tl.where(block < mine, i, j)
@@ -119,5 +130,5 @@ def wide_backward_kernel(
         total = tl.dot(pairs, theirs, total, input_precision=PRECISION)
     start = _starts(i, b, offset_ptr, stride_ptr)
     to = row_pointers(grad_bottom_ptr, grad_own_ptr, grad_peer_ptr, tl.load(origin_ptr + i), start)
-    present = load_present(present_ptr, tl.load(place_ptr + i), i, b, B, F, MASKED)
+    present = _load_present(present_ptr, place_ptr, i, b, B, F, MASKED)
     tl.store(to[:, None] + d[None, :], tl.where(present[:, None], total, 0.0), mask=(i < F)[:, None])
