@@ -73,7 +73,8 @@ def _stat(panel: Panel, lines: Sequence[Line], width: float, height: float) -> s
         if value is not None and (step.value is None or value >= step.value):
             color = _NAMED[step.color]
     shown = "no data" if value is None else _quantity(value, panel.unit)
-    return _text(width / 2, height / 2 + 22, shown, size=30, color=color, anchor="middle", bold=True)
+    size = int(min(30, 1.5 * width / len(shown)))
+    return _text(width / 2, height / 2 + 22, shown, size=size, color=color, anchor="middle", bold=True)
 
 
 def _bars(panel: Panel, lines: Sequence[Line], width: float, height: float) -> str:
@@ -92,20 +93,22 @@ def _bars(panel: Panel, lines: Sequence[Line], width: float, height: float) -> s
 def _chart(panel: Panel, lines: Sequence[Line], width: float, height: float) -> str:
     lines = [line for line in lines if any(math.isfinite(value) for _, value in line.points)]
     if not lines:
-        return _text(width / 2, height / 2, "no data", size=13, anchor="middle", color="#8e8e98")
+        why = "a run on CPUs has none" if panel.needs_gpu else "no data"
+        return _text(width / 2, height / 2, why, size=13, anchor="middle", color="#8e8e98")
     shown = _stacked(lines) if panel.form is Form.STACKED else lines
-    left, right, top, bottom = 62.0, width - 10, 34.0, height - 40
     times = [at for line in shown for at, _ in line.points]
     values = [value for line in shown for _, value in line.points if math.isfinite(value)]
     low, high = _range(min(values), max(values))
+    ticks = [low + (high - low) * tick / _TICKS for tick in range(_TICKS + 1)]
+    longest = max(len(_quantity(value, panel.unit)) for value in ticks)
+    left, right, top, bottom = 14 + 5.8 * longest, width - 10, 34.0, height - 40
     start, span = min(times), max(max(times) - min(times), 1e-9)
 
     def place(at: float, value: float) -> str:
         return f"{left + (at - start) / span * (right - left):.1f},{bottom - (value - low) / (high - low) * (bottom - top):.1f}"
 
     parts = []
-    for tick in range(_TICKS + 1):
-        value = low + (high - low) * tick / _TICKS
+    for tick, value in enumerate(ticks):
         level = bottom - (bottom - top) * tick / _TICKS
         parts.append(f'<path d="M{left} {level:.1f}H{right}" stroke="#26292e"/>')
         parts.append(_text(left - 6, level + 4, _quantity(value, panel.unit), size=10, anchor="end", color="#9a9aa8"))

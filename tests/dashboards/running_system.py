@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from pathlib import Path
 from boards.panels import RATE_INTERVAL
 from dashboards.prometheus_server import PrometheusServer
 from operator_world.on_server import ROOT, OnServer, script_job
+from rap_contract.pod import ENV_PLAN_FILE
 from servers.processes import free_port, spawn
 
 NAMESPACE, RAPJOB = "ads", "clicks"
@@ -20,7 +22,7 @@ kind: RAPJob
 metadata: {{name: clicks, namespace: ads}}
 spec:
   source:
-    files: {{path: {folder}/events, format: parquet, follow: true, eventTime: {{column: ts}}, errorBudget: {{ratio: 0.2}}}}
+    files: {{path: events, format: parquet, follow: true, eventTime: {{column: ts}}, errorBudget: {{ratio: 0.2}}}}
   columns: {{label: int32, "int_{{0..12}}": float32, "cat_{{0..25}}": list<int64>}}
   label: label
   features:
@@ -30,7 +32,7 @@ spec:
     table: {{rows: 5000, dim: 16}}
   model: {{dlrm: {{bottom: [64, 32, 16], top: [64, 32, 1]}}}}
   trainer: {{processesPerNode: 2, batchSizePerGpu: 128, metricsPort: {port}}}
-  checkpoint: {{path: {folder}/checkpoints, intervalSeconds: 4, keep: 2}}
+  checkpoint: {{path: checkpoints, intervalSeconds: 4, keep: 2}}
   evaluation: {{windowRows: 20000}}
 """
 _PLACES = {
@@ -68,21 +70,26 @@ def filled_in(expr: str) -> str:
 def trainer(folder: Path) -> Iterator[int]:
     """Two ranks on a stream with 2 % bad records whose lists grow; gives the first rank's metrics port."""
     port = next(port for port in iter(free_port, None) if port + 1 < 32_000)
-    (folder / "job.yaml").write_text(JOB.format(folder=folder, port=port))
-    rap = [sys.executable, "-m", "rap_trainer.cli"]
+    (folder / "job.yaml").write_text(JOB.format(port=port))
+    rap = ["env", "-C", str(folder), sys.executable, "-m", "rap_trainer.cli"]
     source = [
         *("--format", "parquet", "--rate", "1500", "--rows-per-file", "1500"),
         *("--bad-ratio", "0.02", "--mean-length", "3", "--length-drift", "20"),
     ]
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'operator'}:{ROOT / 'trainer'}", "OMP_NUM_THREADS": "1"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": f"{ROOT / 'operator'}:{ROOT / 'trainer'}",
+        "OMP_NUM_THREADS": "1",
+        ENV_PLAN_FILE: "plan.json",
+    }
+    planned = subprocess.run([*rap, "plan", "job.yaml", "--json"], env=environment, capture_output=True, check=True)
+    (folder / "plan.json").write_bytes(planned.stdout)
     producing = spawn(
-        [*rap, "produce", "--out", str(folder / "events"), *source],
+        [*rap, "produce", "--out", "events", *source],
         log_path=folder / "produce.log",
         environment=environment,
     )
-    training = spawn(
-        [*rap, "run", str(folder / "job.yaml"), "--plain"], log_path=folder / "run.log", environment=environment
-    )
+    training = spawn([*rap, "run", "job.yaml", "--plain"], log_path=folder / "run.log", environment=environment)
     try:
         yield port
     finally:

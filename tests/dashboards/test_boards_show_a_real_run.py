@@ -51,7 +51,7 @@ def test_a_board_is_drawn_from_that_run(board: Board, scraped: PrometheusServer,
     svg = as_svg(board, answers)
     (tmp_path / "board.svg").write_text(svg)
     assert set(ElementTree.fromstring(svg).itertext()) >= {panel.title for panel in board.panels}
-    assert svg.count("no data") == sum(panel.needs_gpu for panel in board.panels)
+    assert "no data" not in svg
     if INTO in os.environ:
         (Path(os.environ[INTO]) / f"{board.uid}.svg").write_text(svg)
 
