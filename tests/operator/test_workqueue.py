@@ -37,10 +37,11 @@ def test_names_that_go_first_pass_the_others_but_do_not_starve_them() -> None:
     queue: WorkQueue[str] = WorkQueue()
     for key in ("old-1", "old-2"):
         queue.add(key)
-    for number in range(5):
+    for number in range(12):
         queue.add(f"new-{number}", goes_first=True)
-    assert queue.depth == 7
-    assert drained(queue) == ["new-0", "new-1", "new-2", "old-1", "new-3", "new-4", "old-2"]
+    assert queue.depth == 14
+    new = [f"new-{number}" for number in range(12)]
+    assert drained(queue) == [*new[:10], "old-1", *new[10:], "old-2"]
 
 
 def test_a_name_added_while_worked_on_comes_again_and_not_before() -> None:
