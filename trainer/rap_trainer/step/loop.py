@@ -121,6 +121,8 @@ class Loop:
             if upcoming is not None and upcoming.error is not None:
                 self._fail(upcoming.error)
                 upcoming = None
+            if tools.switcher is not None:
+                tools.switcher.act(switch=decision.switch_plan, drop=decision.drop_plan)
             sound = not decision.report or self._report()
             if decision.checkpoint and sound:
                 self._save(positions)
