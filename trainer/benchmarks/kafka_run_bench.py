@@ -17,7 +17,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,12 +62,18 @@ def _steady(folder: Path, cluster: KafkaCluster, rate: int, options: argparse.Na
     rows = int(rate * options.seconds)
     size = max(1, rate // MESSAGES_PER_S)
     arguments = ["--rate", str(rate), "--rows-per-message", str(size)]
-    producer = subprocess.Popen(_produce(cluster, topic, rows, *arguments), stdout=subprocess.DEVNULL)
+    producers: list[subprocess.Popen[bytes]] = []
+
+    def begin() -> None:
+        command = _produce(cluster, topic, rows, *arguments)
+        producers.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
+
     try:
-        reports, samples = _run(folder, cluster, topic, int(rows * 0.95))
+        reports, samples = _run(folder, cluster, topic, int(rows * 0.95), started=begin)
     finally:
-        producer.terminate()
-        producer.wait(timeout=60)
+        for producer in producers:
+            producer.terminate()
+            producer.wait(timeout=60)
     warm = reports[int(len(reports) * WARM_UP_SHARE) :]
     p99 = sorted(p["freshness_p99_s"] for p in warm if p.get("freshness_p99_s") is not None)
     memory = samples[int(len(samples) * WARM_UP_SHARE) :]
@@ -94,9 +100,9 @@ def _produce(cluster: KafkaCluster, topic: str, rows: int, *more: str) -> Sequen
 
 
 def _run(
-    folder: Path, cluster: KafkaCluster, topic: str, rows: int
+    folder: Path, cluster: KafkaCluster, topic: str, rows: int, *, started: Callable[[], None] = lambda: None
 ) -> tuple[list[Mapping[str, Any]], list[tuple[float, int]]]:
-    """Trains so many rows on one rank; its reports, and seconds and resident bytes once a second."""
+    """Trains so many rows on one rank; its reports, and from when it can train seconds and resident bytes once a second."""
     folder.mkdir(parents=True)
     job = folder / "job.yaml"
     job.write_text(document(folder, rows, servers=cluster.bootstrap_servers[0], topic=topic).replace("256", "512"))
@@ -104,9 +110,14 @@ def _run(
     trainer = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     samples: list[tuple[float, int]] = []
     watch = threading.Thread(target=_sample, args=(trainer, samples), daemon=True)
-    watch.start()
+    lines: list[dict[str, Any]] = []
     assert trainer.stdout is not None
-    lines = [json.loads(line) for line in trainer.stdout if line.startswith("{")]
+    for text in trainer.stdout:
+        if text.startswith("{"):
+            lines.append(json.loads(text))
+            if len(lines) == 1:
+                watch.start()
+                started()
     if trainer.wait() != 0:
         raise SystemExit(f"the trainer ended with {trainer.returncode}: {lines[-1:]}")
     watch.join()
