@@ -28,13 +28,14 @@ def plan_of(result: Result, profile: Profile, *, indicative: bool = False, sensi
     estimate = estimator.estimate(best.owned, best.schedule)
     parts = _parts(result, estimate)
     exposed = sum(part.seconds for part in parts if part.name.startswith("preprocessing"))
-    alone = sum(terms.seconds for terms in estimator.terms(estimate.load))
+    solo = zip(estimator.rates, estimator.terms(estimate.load), strict=True)
+    alone = sum(rates.error_ratio * terms.seconds for rates, terms in solo)
     prediction = Prediction(
         parts=parts,
         kernels=tuple(_kernels(result, estimate)),
         inline_seconds=result.inline.seconds,
         bound_seconds=result.bound_seconds,
-        error_seconds=profile.coefficients.error_ratio * max(alone, exposed),
+        error_seconds=max(alone, profile.coefficients.error_ratio * exposed),
         rejected=_rejected(result),
         sensitivity=sensitivity,
         indicative=indicative,
