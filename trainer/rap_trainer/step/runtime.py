@@ -28,7 +28,9 @@ Refusal = Callable[[Plan], str | None]
 class Runtime(Protocol):
     """Prepares a step while the one before trains, then trains it."""
 
-    timer: PartTimer
+    @property
+    def timer(self) -> PartTimer:
+        """Seconds by part."""
 
     @property
     def plan(self) -> Plan | None:
