@@ -23,10 +23,10 @@ from rap_trainer.stream.kafka.lag import (
     MessageTimes,
     PartitionLag,
     Watermarks,
-    catch_up_s,
     partition_lag,
     total,
 )
+from rap_trainer.stream.source import catch_up_s
 
 DECLARED = Declared(columns={name: ValueType.parse(text) for name, text in COLUMNS.items()}, label="label")
 
