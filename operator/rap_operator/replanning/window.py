@@ -57,10 +57,10 @@ def reduced(policy: Replanning, seen: Seen, *, plan: str | None, since_s: float 
 
 
 def _before(readings: Sequence[Reading], first: Reading) -> Reading:
-    """The reading before the first one of a plan: what the switch cost lies between them."""
-    for early, late in pairwise(readings):
-        if late is first and early.is_complete and early.attempt == first.attempt:
-            return early
+    """The last reading of the plan before, if it is of this attempt: what the switch cost lies between it and now."""
+    for reading in reversed(readings):
+        if reading.is_complete and reading.plan != first.plan:
+            return reading if reading.attempt == first.attempt else first
     return first
 
 
