@@ -87,7 +87,7 @@ def test_a_pod_template_that_cannot_be_merged_is_said_with_its_place(template: d
     assert f"spec.trainer.{said}" in judged.problems[0] or said in judged.problems[0]
 
 
-@pytest.mark.parametrize(("place", "value"), refusals.REFUSED, ids=str)
+@pytest.mark.parametrize(("place", "value"), refusals.REFUSED, ids=refusals.named)
 def test_what_is_refused_is_refused_before_any_cluster_too(place: refusals.Place, value: Any) -> None:
     job = refusals.damaged(place, value)
     judged = judge(job)

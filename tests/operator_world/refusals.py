@@ -21,6 +21,12 @@ KAFKA = {"bootstrapServers": ["k:9092"], "topic": "t"}
 GONE = object()
 """In place of a value: the key is left out."""
 
+
+def named(value: object) -> str:
+    """A place or value in a test's name; the same in every process."""
+    return "gone" if value is GONE else str(value)
+
+
 REFUSED: tuple[tuple[Place, Any], ...] = (
     (("unknownKey",), 1),
     (("source",), {}),
