@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from servers.kubernetes_cluster import KubernetesCluster
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def scraped(
     kubernetes_cluster: KubernetesCluster, prometheus_binaries: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[PrometheusServer]:
