@@ -47,6 +47,7 @@ _SIGNS = (
     "min(rap_step) > 50",
     "sum(rap_bad_records_total) > 20",
     "sum(rap_checkpoints_total) >= 2",
+    "count(rap_checkpoint_age_seconds) > 0",
     'rap_operator_job_condition{type="Failed"} == 1',
     "sum(increase(rap_steps_total[15s])) > 0",
     "histogram_quantile(0.5, sum by (le) (rate(rap_checkpoint_seconds_bucket[15s]))) > 0",

@@ -59,4 +59,4 @@ def test_threads_that_take_and_drop_at_once_never_share_a_block() -> None:
     for thread in threads:
         thread.join()
     assert faults == []
-    assert len(memory._free) <= len(threads)
+    assert len(memory._free) < 100  # of 800 that were asked for: a thread that meets none free takes a new one

@@ -244,7 +244,9 @@ def test_a_job_that_wants_gpus_where_there_are_none_is_refused(tmp_path: Path, e
 def test_a_source_that_knows_its_lag_has_it_shown(
     tmp_path: Path, events: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert run(tmp_path / "without", events)[1].outcomes[0].last.lag_records is None  # type: ignore[union-attr]  # it trained
+    at_its_end = run(tmp_path / "ended", events)[1].outcomes[0].last
+    assert at_its_end is not None
+    assert (at_its_end.lag_records, at_its_end.lag_s) == (0, 0.0)
 
     class Lagging(FileSource):
         def lag(self) -> Lag:
