@@ -126,9 +126,9 @@ CASES = (
     ),
     Case(
         "RAPReplanReverted",
-        _of_operator(metrics.REPLANS, "0x30 1x30", 'outcome="reverted", reason="slower"'),
-        _of_operator(metrics.REPLANS, "0+1x60", 'outcome="switched", reason="drift"'),
-        {"reason": "slower"},
+        _of_operator(metrics.REPLANS, "0x30 1x30", 'outcome="Reverted", reason="Slower"'),
+        _of_operator(metrics.REPLANS, "0+1x60", 'outcome="Switched", reason="Drift"'),
+        {"reason": "Slower"},
     ),
 )
 
