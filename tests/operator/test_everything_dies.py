@@ -172,6 +172,7 @@ def _pod_on(on_server: OnServer, index: int) -> tuple[str, str]:
     return str(pod["metadata"]["name"]), str(pod["spec"]["nodeName"])
 
 
+@pytest.mark.slow  # about two minutes on two quiet cores
 @pytest.mark.timeout(600)
 def test_all_of_them_dying_at_once_costs_an_attempt_and_no_row(
     on_server: OnServer, run_nodes: RunNodes, kafka_broker: KafkaCluster, shared: Path
