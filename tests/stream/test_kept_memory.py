@@ -43,7 +43,7 @@ def test_no_more_is_held_than_allowed() -> None:
 
 
 def test_threads_that_take_and_drop_at_once_never_share_a_block() -> None:
-    memory = KeptMemory()
+    memory = KeptMemory(most_free_bytes=4 * NUM * 8)
     faults: list[int] = []
 
     def work(number: int) -> None:
@@ -59,4 +59,4 @@ def test_threads_that_take_and_drop_at_once_never_share_a_block() -> None:
     for thread in threads:
         thread.join()
     assert faults == []
-    assert len(memory._free) < 100  # of 800 that were asked for: a thread that meets none free takes a new one
+    assert len(memory._free) <= len(threads)
