@@ -1,7 +1,7 @@
 """Fused kernels against PyTorch op by op and torch.compile, and against the card's own copy bandwidth.
 
 JSON lines. GPU time: many batches captured in one CUDA graph, rotating over input sets larger together than the L2,
-median of replays. Run on a GPU: `python trainer/benchmarks/fusion_bench.py [--plans 0,1,2,3,4] [--batch 8192]`.
+median of replays. Run on a GPU: `python trainer/benchmarks/fusion_bench.py [--plans 0,1,2,3,4] [--one-hot 13+26]`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,8 @@ from typing import Any
 import torch
 from rap_contract.graph import FeatureGraph, compile_features
 from rap_contract.job import RAPJobSpec
-from rap_contract.ops import OPS
 from rap_trainer.batch import Column, ModelBatch, RawBatch
 from rap_trainer.fusion import FusedProgram, Limits, OutputLayout
-from rap_trainer.ops.registry import apply
-from rap_trainer.ops.value import Context, Dense, Value
 from rap_trainer.plans import plan_job, synthetic_batch
 from rap_trainer.program import Program
 
@@ -29,6 +26,7 @@ SETS = 8  # input sets that runs rotate through
 ROUNDS = 4  # passes over the sets in one graph
 REPLAYS = 15
 TABLE_ROWS = 1_000_000
+MULTIPLIER = 0x9DDFEA08EB382D69 - 2**64  # of hash_128_to_64, as a signed number
 
 
 def emit(**result: Any) -> None:
@@ -167,28 +165,41 @@ def fused_runs(
     return fused, runs
 
 
-def peer(graph: FeatureGraph, batch: RawBatch) -> tuple[Callable[..., Any], list[torch.Tensor]]:
-    """The same chains as a function of plain tensors, made of the eager twins, for torch.compile."""
-    num_dense, num_sparse = len(graph.dense), len(graph.sparse)
-    fill = OPS["fill_null"].model_validate({"value": 0})
-    logit = OPS["logit"].model_validate({"eps": 1e-5})
-    hashing = OPS["sigrid_hash"].model_validate({"max_value": TABLE_ROWS})
-    context = Context(row_ids_B=batch.row_ids_B)
+def shifted(x: torch.Tensor, bits: int) -> torch.Tensor:
+    """Logical right shift of int64."""
+    return (x >> bits) & ((1 << (64 - bits)) - 1)
 
-    def chain(values: torch.Tensor, nulls: torch.Tensor, *ops: Any) -> torch.Tensor:
-        value: Value = Dense(values_B=values, nulls_B=nulls)
-        for op in ops:
-            value = apply(op, value, {}, context)
-        assert isinstance(value, Dense)
-        return value.values_B
+
+def hashed(x: torch.Tensor, rows: int) -> torch.Tensor:
+    """sigrid_hash with salt 0 of int64 ids: [0, rows)."""
+    x = ~x + (x << 21)
+    x = x ^ shifted(x, 24)
+    x = x + (x << 3) + (x << 8)
+    x = x ^ shifted(x, 14)
+    x = x + (x << 2) + (x << 4)
+    x = x ^ shifted(x, 28)
+    x = x + (x << 31)
+    x = x * MULTIPLIER
+    x = (x ^ shifted(x, 47)) * MULTIPLIER
+    x = (x ^ shifted(x, 47)) * MULTIPLIER
+    return torch.remainder(x, rows)
+
+
+def one_hot_chains(num_dense: int, num_sparse: int, rows: int) -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
+    """(values, null flags of each column, dense ones first) -> (float32 [B, num_dense], int64 [num_sparse * B]).
+
+    Plain functional PyTorch, as somebody writes it for torch.compile. Not the eager twins: those work in place and on bits,
+    for speed op by op, which inductor of PyTorch 2.11 does not take.
+    """
 
     def run(*tensors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        pairs = [(tensors[2 * k], tensors[2 * k + 1]) for k in range(num_dense + num_sparse)]
-        numbers = [chain(v, n, fill, logit) for v, n in pairs[:num_dense]]
-        ids = [chain(v, n, fill, hashing) for v, n in pairs[num_dense:]]
+        pairs = list(zip(tensors[::2], tensors[1::2], strict=True))
+        numbers = [torch.logit(torch.where(nulls, 0.0, values), 1e-5) for values, nulls in pairs[:num_dense]]
+        ids = [hashed(torch.where(nulls, 0, values).to(torch.int64), rows) for values, nulls in pairs[num_dense:]]
+        assert len(ids) == num_sparse
         return torch.stack(numbers, 1), torch.cat(ids)
 
-    return run, peer_inputs(graph, batch)
+    return run
 
 
 def peer_inputs(graph: FeatureGraph, batch: RawBatch) -> list[torch.Tensor]:
@@ -199,32 +210,55 @@ def peer_inputs(graph: FeatureGraph, batch: RawBatch) -> list[torch.Tensor]:
 
 def bench_one_hot(num_dense: int, num_sparse: int, rows: int, *, compiled: bool) -> None:
     """Fused against eager and compiled, on scalar columns."""
-    import torch._inductor.config as inductor
-
     graph = one_hot_graph(num_dense, num_sparse)
     batches = [one_hot_batch(graph, rows, seed) for seed in range(SETS)]
     fused, runs = fused_runs(graph, batches)
     milliseconds, spread = graph_ms(runs)
     result: dict[str, Any] = {"fused_ms": milliseconds, "fused_spread_ms": spread, "launches": fused.num_kernels}
-    same(fused.run(batches[0]), Program(graph).run(batches[0]))
-    host_us = wall_ms(lambda: runs[0](), 200) * 1e3
-    result |= {"fused_host_bound_us": host_us}
-    function, inputs = peer(graph, batches[0])
+    produced, expected = fused.run(batches[0]), Program(graph).run(batches[0])
+    same(produced, expected)
+    result["fused_host_bound_us"] = wall_ms(lambda: runs[0](), 200) * 1e3
     sets = [peer_inputs(graph, batch) for batch in batches]
-    result["eager_ms"] = wall_ms(lambda: function(*inputs))
-    result["eager_graph_ms"] = graph_ms([partial(function, *s) for s in sets])[0]
-    if compiled:
-        for name, combo in (("compile", False), ("combo", True)):
-            torch._dynamo.reset()
-            inductor.combo_kernels = combo
-            inductor.benchmark_combo_kernel = False
-            begin = time.perf_counter()
-            fast: Callable[..., Any] = torch.compile(function, dynamic=False)
-            fast(*inputs)
-            result[f"{name}_compile_s"] = time.perf_counter() - begin
-            result[f"{name}_graph_ms"] = graph_ms([partial(fast, *s) for s in sets])[0]
+    function = one_hot_chains(num_dense, num_sparse, TABLE_ROWS)
+    result["peer_eager_ms"] = wall_ms(lambda: function(*sets[0]))
+    result["peer_eager_graph_ms"] = graph_ms([partial(function, *s) for s in sets])[0]
+    for name, combo in (("combo", True), ("compile", False)) if compiled else ():
+        try:
+            result |= {f"{name}_{key}": value for key, value in bench_compiled(function, sets, expected, combo).items()}
+        except Exception as error:  # what inductor cannot compile must not cost the other results
+            result[f"{name}_error"] = repr(error)[:2000]
+    if "combo_graph_ms" in result:
         result["combo_over_fused"] = result["combo_graph_ms"] / milliseconds
     emit(bench="one_hot", dense=num_dense, sparse=num_sparse, rows=rows, **result)
+
+
+def bench_compiled(
+    function: Callable[..., Any], sets: Sequence[list[torch.Tensor]], expected: ModelBatch, combo: bool
+) -> dict[str, float]:
+    """The function under torch.compile, checked.
+
+    graph_ms: GPU time as of every other peer, its kernels captured in one graph with no copy of the inputs. trees_ms:
+    wall time of mode reduce-overhead, which copies inputs into its graphs.
+    """
+    import torch._inductor.config as inductor
+
+    torch._dynamo.reset()
+    inductor.combo_kernels = combo
+    inductor.benchmark_combo_kernel = False
+    begin = time.perf_counter()
+    fast: Callable[..., Any] = torch.compile(function, dynamic=False)
+    numbers_BD, ids_N = fast(*sets[0])
+    torch.cuda.synchronize()
+    result = {"compile_s": time.perf_counter() - begin}
+    assert torch.equal(ids_N, expected.sparse.values()), "compiled ids differ"
+    torch.testing.assert_close(numbers_BD, expected.dense_BD, rtol=1e-5, atol=1e-5)
+    result["graph_ms"], result["graph_spread_ms"] = graph_ms([partial(fast, *s) for s in sets])
+    torch._dynamo.reset()
+    trees: Callable[..., Any] = torch.compile(function, dynamic=False, mode="reduce-overhead")
+    for _ in range(3):
+        trees(*sets[0])
+    result["trees_ms"] = wall_ms(lambda: trees(*sets[0]), 100)
+    return result
 
 
 def same(actual: ModelBatch, expected: ModelBatch, rtol: float = 1e-5) -> None:
@@ -297,6 +331,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--batch", type=int, default=8192, help="rows of a batch")
     parser.add_argument("--plans", default="0,2,3,4", help="plans to time")
+    parser.add_argument("--one-hot", default="13+26,52+104", help="numbers of dense and sparse features to time")
     parser.add_argument("--no-compile", action="store_true", help="leave out torch.compile")
     options = parser.parse_args()
     bandwidth = copy_bytes_per_s()
@@ -306,7 +341,8 @@ def main() -> None:
             bench_plan(number, options.batch, bandwidth)
         except Exception as error:  # one plan's failure must not cost the others' results
             emit(bench="plan", plan=number, error=repr(error)[:2000])
-    for num_dense, num_sparse in ((13, 26), (52, 104)):
+    for pair in (p for p in options.one_hot.split(",") if p):
+        num_dense, num_sparse = (int(number) for number in pair.split("+"))
         bench_one_hot(num_dense, num_sparse, options.batch, compiled=not options.no_compile)
 
 
