@@ -68,7 +68,7 @@ def write_topic(
                 wait_s = begin_s + total / options.rate - now_s()
                 if wait_s > 0:
                     sleep(wait_s)
-            value = _value(table, number, options, topic)
+            value = message_value(table, number, options, topic)
             unconfirmed.append((producer.send(topic.topic, value, key=str(number).encode()), table.num_rows))
             if len(unconfirmed) >= MAX_UNCONFIRMED:
                 confirmed += _confirmed(unconfirmed)
@@ -97,7 +97,8 @@ def _client_options(topic: Topic) -> dict[str, Any]:
     }
 
 
-def _value(table: pa.Table, number: int, options: Produce, topic: Topic) -> bytes:
+def message_value(table: pa.Table, number: int, options: Produce, topic: Topic) -> bytes:
+    """Some rows as the content of one message."""
     if topic.format == "arrow":
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, table.schema) as writer:

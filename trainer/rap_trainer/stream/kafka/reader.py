@@ -25,6 +25,7 @@ from rap_trainer.stream.kafka.arrow_messages import ArrowMessages
 from rap_trainer.stream.kafka.client import client_options, require_fast_checksums
 from rap_trainer.stream.kafka.committer import Committer
 from rap_trainer.stream.kafka.ends import EndsWatch
+from rap_trainer.stream.kafka.fast_fetch import speed_up
 from rap_trainer.stream.kafka.frames import Commit, Failed, Frame, Place, ReaderOptions, Standing, Started
 from rap_trainer.stream.kafka.messages import Parsed, Parser, without_first_rows
 from rap_trainer.stream.kafka.ring import RingWriter, Room
@@ -293,6 +294,7 @@ def main() -> None:
     reader: Reader | None = None
     try:
         require_fast_checksums()
+        speed_up()
         reader = Reader(options, links, news)
         reader.run()
     except (ParentGone, BrokenPipeError, ConnectionResetError):

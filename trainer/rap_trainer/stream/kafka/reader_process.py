@@ -14,6 +14,7 @@ from multiprocessing.connection import Connection
 from typing import Protocol
 
 from rap_trainer.stream.kafka import ring
+from rap_trainer.stream.kafka.fast_fetch import MALLOC
 from rap_trainer.stream.kafka.frames import ReaderOptions
 
 END_S = 4.0  # for the reader to commit and to leave by itself
@@ -62,7 +63,7 @@ class ReaderProcess:
                 pass_fds=(*ends, file),
                 stdin=subprocess.DEVNULL,
                 stdout=sys.__stderr__.fileno() if sys.__stderr__ is not None else None,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+                env={**MALLOC, **os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
             )
             self.link = Connection(mine.detach())
             self._news = Connection(my_news.detach())
