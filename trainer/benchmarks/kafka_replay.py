@@ -15,6 +15,7 @@ import struct
 import sys
 import threading
 import uuid
+from contextlib import suppress
 from typing import Any
 
 from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest, ListOffsetsResponse
@@ -57,13 +58,13 @@ class Replay:
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
-        file = connection.makefile("rb")
-        while len(size := file.read(4)) == 4:
-            data = file.read(int.from_bytes(size, "big"))
-            key, version, correlation = struct.unpack_from(">hhi", data)
-            request = _BY_KEY[key].decode(data, version=version, header=True)
-            for part in self._answer(request, version, correlation):
-                connection.sendall(part)
+        with suppress(ConnectionError), connection, connection.makefile("rb") as file:
+            while len(size := file.read(4)) == 4:
+                data = file.read(int.from_bytes(size, "big"))
+                key, version, correlation = struct.unpack_from(">hhi", data)
+                request = _BY_KEY[key].decode(data, version=version, header=True)
+                for part in self._answer(request, version, correlation):
+                    connection.sendall(part)
 
     def _answer(self, request: Any, version: int, correlation: int) -> list[Any]:
         match request:
