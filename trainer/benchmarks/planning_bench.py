@@ -2,6 +2,7 @@
 
 python trainer/benchmarks/planning_bench.py kernels [--plans 0,2,3,4] [--seconds 40]
 torchrun --standalone --nproc-per-node N trainer/benchmarks/planning_bench.py windows [--plan 0]
+torchrun --standalone --nproc-per-node N trainer/benchmarks/planning_bench.py sweep [--plans 0,4] [--columns 10] [--exchange nccl]
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ import json
 import random
 import sys
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.distributed as dist
 from rap_contract.graph import FeatureGraph, compile_features
 from rap_contract.job import RAPJob
 from rap_trainer.bench.subject import Subject
@@ -24,6 +27,12 @@ from rap_trainer.profiling.launches import LaunchBench
 from rap_trainer.profiling.subgraphs import parts
 from rap_trainer.program import Program
 from rap_trainer.world import World
+
+if TYPE_CHECKING:
+    from rap_contract.plan import Plan
+    from rap_planner.loads import Estimator
+    from rap_trainer.captured.runtime import CapturedRuntime
+    from rap_trainer.captured.schedule import Schedule
 
 MAX_TABLE_ROWS = 1_000_000
 SETS = {4: 2}  # input sets by plan; others 4: more than the L2 holds
@@ -91,15 +100,9 @@ def windows(options: argparse.Namespace) -> None:
         batch_size=options.batch,
         tuning=Tuning(exchange=options.exchange),
     )
-    pending = None
-    for number in range(6):
-        upcoming = runtime.prepare(subject.host[number % len(subject.host)])
-        if pending is not None:
-            runtime.train(pending)
-        pending = upcoming
-    torch.cuda.synchronize()
+    train(runtime, subject)
     began = time.perf_counter()
-    found = CapturedWindows(runtime.assembly, world).find()
+    found = CapturedWindows(runtime.assembled, world).find()
     if world.rank == 0:
         common = {"plan": options.plan, "batch": options.batch, "gpus": world.size, "exchange": options.exchange}
         emit(case="step", **common, seconds=found.step_seconds, took=time.perf_counter() - began)
@@ -148,22 +151,26 @@ def subject_of(document: dict[str, Any], options: argparse.Namespace, world: Wor
 
 
 def sweep(options: argparse.Namespace) -> None:
-    """A profile, the plan made from it, and the measured step of every window and grid beside it."""
+    """For each plan: a profile, the plan made from it, and the measured step of other schedules beside it."""
+    from rap_trainer.world import join_world
+
+    torch.backends.cuda.matmul.allow_tf32 = True
+    world = join_world(use_gpu=True)
+    for number in options.plans.split(","):
+        options.plan = int(number)
+        _sweep(options, world)
+
+
+def _sweep(options: argparse.Namespace, world: World) -> None:
     from rap_contract.profile import GroupWorkload, Workload
     from rap_planner.enumerate import Enumerator
     from rap_planner.explain import plan_of
     from rap_planner.search import Planner
     from rap_trainer.bench.subject import make_model
     from rap_trainer.captured.runtime import CapturedRuntime, Tuning
-    from rap_trainer.captured.schedule import Schedule, Window, schedule_of
-    from rap_trainer.captured.step import NoPreprocessing
     from rap_trainer.plan_inputs import task_for
     from rap_trainer.profiling.captured_profile import captured_profile
-    from rap_trainer.profiling.captured_windows import CapturedWindows
-    from rap_trainer.world import join_world
 
-    torch.backends.cuda.matmul.allow_tf32 = True
-    world = join_world(use_gpu=True)
     document = wide_job(options.columns, batch=options.batch, max_rows=options.max_rows)
     if options.plan:
         document = plan_job(options.plan, max_rows=options.max_rows, batch_size=options.batch)
@@ -171,6 +178,49 @@ def sweep(options: argparse.Namespace) -> None:
     subject = subject_of(document, options, world)
     tuning = Tuning(exchange=options.exchange)
     runtime = CapturedRuntime(make_model(subject, world), subject.graph, world, batch_size=options.batch, tuning=tuning)
+    train(runtime, subject)
+    began = time.perf_counter()
+    length = 20.0 if options.plan == 4 else 1.0
+    profile = captured_profile(
+        document,
+        subject.graph,
+        runtime.assembled,
+        world,
+        rows=options.batch,
+        mean_length=length,
+        date=time.strftime("%Y-%m-%d"),
+        model_hash=None,
+        seconds=options.seconds,
+        grids=grids_of(options),
+    )
+    profiled = time.perf_counter()
+    owned = runtime.assembly.ownership.owned
+    tables = {feature.name: feature.table.name for feature in subject.graph.sparse if feature.table is not None}
+    task = task_for(
+        subject.job,
+        profile,
+        workload=Workload(default=GroupWorkload(mean_list_length=length)),
+        owners={tables[name]: rank for rank, names in enumerate(owned) for name in names},
+    )
+    result = Planner(enumerator=Enumerator(table_owner=False)).search(task, profile)
+    plan = plan_of(result, profile)
+    common = {"plan": options.plan, "columns": options.columns, "gpus": world.size, "exchange": options.exchange}
+    if world.rank == 0:
+        took = {"profile_s": round(profiled - began, 1), "plan_s": round(time.perf_counter() - profiled, 3)}
+        emit(case="profile", **common, **took, samples=len(profile.samples), profile=json.loads(profile.to_json()))
+        emit(case="plan", **common, document=json.loads(plan.to_json()))
+    Sweep(runtime, result.estimator, world, common).measure(plan, grids_of(options), seconds=options.sweep_seconds)
+    runtime.close()
+    sys.stdout.flush()
+
+
+def grids_of(options: argparse.Namespace) -> tuple[int | None, ...]:
+    """Programs tried; None: a kernel's own."""
+    return tuple(int(grid) or None for grid in options.grids.split(","))
+
+
+def train(runtime: CapturedRuntime, subject: Subject) -> None:
+    """A few steps, so that the slots hold batches."""
     pending = None
     for number in range(6):
         upcoming = runtime.prepare(subject.host[number % len(subject.host)])
@@ -178,50 +228,65 @@ def sweep(options: argparse.Namespace) -> None:
             runtime.train(pending)
         pending = upcoming
     torch.cuda.synchronize()
-    began = time.perf_counter()
-    grids = tuple(int(grid) or None for grid in options.grids.split(","))
-    length = 20.0 if options.plan == 4 else 1.0
-    profile = captured_profile(
-        document,
-        subject.graph,
-        runtime.assembly,
-        world,
-        rows=options.batch,
-        mean_length=length,
-        date=time.strftime("%Y-%m-%d"),
-        model_hash=None,
-        seconds=options.seconds,
-        grids=grids,
-    )
-    profiled = time.perf_counter()
-    workload = Workload(default=GroupWorkload(mean_list_length=length))
-    task = task_for(subject.job, profile, workload=workload)
-    planner = Planner(enumerator=Enumerator(table_owner=False))
-    result = planner.search(task, profile)
-    plan = plan_of(result, profile)
-    planned = time.perf_counter()
-    common = {"plan": options.plan, "columns": options.columns, "gpus": world.size, "exchange": options.exchange}
-    if world.rank == 0:
-        took = {"profile_s": round(profiled - began, 1), "plan_s": round(planned - profiled, 3)}
-        emit(case="profile", **common, **took, samples=len(profile.samples), profile=json.loads(profile.to_json()))
-        emit(case="plan", **common, document=json.loads(plan.to_json()))
-    windows, work = CapturedWindows(runtime.assembly, world), runtime._preprocessor
-    ideal = windows.seconds_under(NoPreprocessing(), Schedule())
-    kernels = runtime.num_kernels
 
-    def measured(name: str, schedule: Schedule) -> None:
+
+class Sweep:
+    """Measures schedules of one runtime. Collective."""
+
+    def __init__(self, runtime: CapturedRuntime, estimator: Estimator, world: World, common: dict[str, Any]) -> None:
+        from rap_trainer.captured.schedule import Schedule
+        from rap_trainer.captured.step import NoPreprocessing
+        from rap_trainer.profiling.captured_windows import CapturedWindows
+
+        self._windows, self._work = CapturedWindows(runtime.assembled, world), runtime._preprocessor
+        self._estimator, self._world, self._common = estimator, world, common
+        self._ideal = self._windows.seconds_under(NoPreprocessing(), Schedule())
+
+    def measure(self, plan: Plan, grids: Sequence[int | None], *, seconds: float) -> None:
+        """The plan, everything in one window, kernels of the plan moved one by one, then schedules by chance, in a time."""
+        from rap_trainer.captured.schedule import schedule_of
+
+        until, pick = time.monotonic() + seconds, schedule_of(plan)
+        self._measured("pick", pick)
+        for name, schedule in schedules_beside(pick, grids):
+            late = torch.tensor([float(time.monotonic() > until)])
+            dist.all_reduce(late, dist.ReduceOp.MAX, group=self._world.control_group)
+            if late.item():
+                break
+            self._measured(name, schedule)
+        self._measured("pick again", pick)
+
+    def _measured(self, name: str, schedule: Schedule) -> None:
         slots = tuple((str(each.window), each.programs) for each in schedule.placements)
-        predicted = result.estimator.step_seconds(frozenset(), slots)
-        seconds = windows.seconds_under(work, schedule)
-        if world.rank == 0:
-            emit(case="step", **common, name=name, kernels=kernels, seconds=seconds, predicted=predicted, ideal=ideal)
+        predicted = self._estimator.step_seconds(frozenset(), slots)
+        seconds = self._windows.seconds_under(self._work, schedule)
+        if self._world.rank == 0:
+            took = {"seconds": seconds, "predicted": predicted, "ideal": self._ideal}
+            emit(case="step", **self._common, name=name, kernels=len(slots), **took, slots=slots)
 
-    measured("pick", schedule_of(plan))
-    for window in Window:
-        for grid in (None,) if window is Window.INLINE else grids:
-            measured(f"{window}/{grid}", Schedule.uniform(kernels, window, grid))
-    measured("pick again", schedule_of(plan))
-    sys.stdout.flush()
+
+def schedules_beside(pick: Schedule, grids: Sequence[int | None]) -> Iterator[tuple[str, Schedule]]:
+    """Other valid schedules, the plainest first; equal on every rank."""
+    from rap_trainer.captured.schedule import Placement, Schedule, Window
+
+    kernels = len(pick.placements)
+    slots = [(window, grid) for window in Window for grid in ((None,) if window is Window.INLINE else grids)]
+    for window, grid in slots:
+        yield f"{window}/{grid}", Schedule.uniform(kernels, window, grid)
+    if kernels == 1:
+        return
+    for kernel in range(kernels):
+        for window, grid in slots:
+            moved = list(pick.placements)
+            moved[kernel] = Placement(kernel=kernel, window=window, programs=grid)
+            ranks = [each.window.rank for each in moved]
+            if ranks == sorted(ranks) and moved[kernel] != pick.placements[kernel]:
+                yield f"kernel {kernel} {window}/{grid}", Schedule(placements=tuple(moved))
+    draw = random.Random(kernels)
+    while True:
+        drawn = sorted((draw.choice(slots) for _ in range(kernels)), key=lambda slot: slot[0].rank)
+        placements = (Placement(kernel=n, window=window, programs=grid) for n, (window, grid) in enumerate(drawn))
+        yield "by chance", Schedule(placements=tuple(placements))
 
 
 def main() -> None:
@@ -238,13 +303,14 @@ def main() -> None:
     window.add_argument("--exchange", default="auto")
     window.set_defaults(run=windows)
     swept = commands.add_parser("sweep")
-    swept.add_argument("--plan", type=int, default=0)
+    swept.add_argument("--plans", default="0", help="one after the other")
     swept.add_argument("--columns", type=int, default=1, help="times as many columns, of plan 0")
     swept.add_argument("--batch", type=int, default=4096)
     swept.add_argument("--max-rows", type=int, default=MAX_TABLE_ROWS)
     swept.add_argument("--exchange", default="auto")
     swept.add_argument("--grids", default="0,32,64,100", help="programs tried; 0: the kernel's own")
     swept.add_argument("--seconds", type=float, default=12.0, help="for the kernels of the profile, twice")
+    swept.add_argument("--sweep-seconds", type=float, default=20.0, help="for schedules beside the plan's")
     swept.set_defaults(run=sweep)
     options = parser.parse_args()
     options.run(options)

@@ -20,18 +20,21 @@ from rap_trainer.captured.choose_exchange import make_exchange
 from rap_trainer.captured.dense_optimizer import FlatOptimizer, rule_of
 from rap_trainer.captured.dense_part import DensePart, Mlps
 from rap_trainer.captured.exchange import Exchange
+from rap_trainer.captured.flat import Allocate
 from rap_trainer.captured.input_dist import Ownership, ownership_of
 from rap_trainer.captured.jagged_inputs import JaggedInputs
 from rap_trainer.captured.lanes import Lanes
 from rap_trainer.captured.list_exchange import ListExchange
 from rap_trainer.captured.slots import Slot, make_slots
+from rap_trainer.captured.traced_part import TracedPart, without_tables
 from rap_trainer.model.shard import ShardedModel
 from rap_trainer.world import World
 
 SAFE_TABLE_OPTIMIZERS = ("EXACT_SGD", "EXACT_ADAGRAD", "EXACT_ROWWISE_ADAGRAD")
 """Fused optimizers that keep no step count: FBGEMM takes Adam's and LAMB's as a host value, which a graph would bake
 into wrong bias corrections for ever, without an error."""
-PRECISIONS = ("tf32", "fp32")
+WRITTEN = ("tf32", "fp32")
+"""Precisions of the dense part that is written for the GPU."""
 DIMS = (16, 32, 64, 128, 256)
 """Columns of an embedding that the interaction's kernels take: a matrix product needs 16, shared memory holds no more."""
 
@@ -49,7 +52,7 @@ class Assembly:
     """Everything a step's recipe needs but its preprocessing."""
 
     lookup: Any
-    dense: DensePart
+    dense: DensePart | TracedPart
     optimizer: FlatOptimizer
     exchange: Exchange
     blocks: Blocks
@@ -62,6 +65,8 @@ class Assembly:
     """Of the table of this rank's last feature."""
     torch_optimizer: torch.optim.Optimizer
     """The model's own dense optimizer, whose state lies in the flat buffers."""
+    lists: ListExchange | None = None
+    """What moves ids where rows hold several."""
 
     def slots_with(self, lists: ListExchange) -> tuple[Slot, Slot]:
         """The slots with lists of ids in place of single ones."""
@@ -87,10 +92,7 @@ class Assembly:
 def refusals(model: ShardedModel) -> tuple[str, ...]:
     """Why this model cannot be captured; empty if it can."""
     found: list[str] = []
-    dlrm = _find(model.module, DLRM)
     sharded = _all(model.module, ShardedEmbeddingBagCollection)
-    if dlrm is None:
-        return ("the model is not the built-in DLRM",)
     if len(sharded) != 1:
         return (f"the model has {len(sharded)} sharded embedding bag collections, not one",)
     kinds = sorted({str(kind) for kind in sharded[0]._sharding_types})
@@ -102,17 +104,18 @@ def refusals(model: ShardedModel) -> tuple[str, ...]:
             found.append(f"table optimizer {name} takes its step count from the host, which a graph would bake")
         elif getattr(table.optimizer_args, "weight_decay", 0.0):
             found.append("weight decay of tables changes rows of padding")
-    try:
-        if model.dense is None:
-            found.append("the model has no dense parameters")
-        else:
+    if model.dense is None:
+        found.append("the model has no dense parameters")
+    else:
+        try:
             rule_of(torch_optimizer(model))
-        _mlps(dlrm)
-    except ValueError as error:
-        found.append(str(error))
-    dim = dlrm.sparse_arch.D
-    if dim not in DIMS:
-        found.append(f"embeddings of dim {dim}: only {', '.join(map(str, DIMS))} are captured")
+        except ValueError as error:
+            found.append(str(error))
+        types = {str(parameter.dtype) for parameter in _trained(model)} - {"torch.float32"}
+        found += [f"dense parameters of {name}: only float32 is captured" for name in sorted(types)]
+    dims = sorted({config.embedding_dim for config in sharded[0]._embedding_bag_configs})
+    if len(dims) > 1:
+        found.append(f"embeddings of dims {', '.join(map(str, dims))}: only one dim for all is captured")
     return tuple(dict.fromkeys(found))
 
 
@@ -123,36 +126,41 @@ def assemble(
     batch_size: int,
     exchange: str = "auto",
     precision: str = "tf32",
+    num_dense: int | None = None,
     ids_proven: bool = False,
     lists: bool = False,
 ) -> Assembly:
     """The parts for one batch size. Collective. Raises CannotCapture.
 
-    `exchange`: auto (the faster one here), copy-engine, nccl. `ids_proven`: preprocessing guarantees
-    that every id is a row of its table, so the tables need not check again. `lists`: rows may hold several ids.
+    `exchange`: auto (the faster one here), copy-engine, nccl. `num_dense`: dense features, where the model is not the built-in
+    DLRM. `ids_proven`: preprocessing guarantees that every id is a row of its table, so the tables need not check again.
+    `lists`: rows may hold several ids.
     """
     reasons = refusals(model)
     if lists and not reasons:
         reasons = _refusals_of_lists(_all(model.module, ShardedEmbeddingBagCollection)[0])
-    if precision not in PRECISIONS:
-        reasons = (*reasons, f"precision {precision}: only {' and '.join(PRECISIONS)} are captured")
     if reasons:
         raise CannotCapture(reasons)
     dlrm, (sharded,) = _find(model.module, DLRM), _all(model.module, ShardedEmbeddingBagCollection)
-    names = tuple(dlrm.sparse_arch.sparse_feature_names)
     if ids_proven:
         _skip_bounds_check(sharded)
     ownership = ownership_of(sharded)
+    keys = tuple(name for owned in ownership.owned for name in owned)
     blocks = Blocks(
-        order=ownership.order(names),
+        order=ownership.order(keys if dlrm is None else tuple(dlrm.sparse_arch.sparse_feature_names)),
         counts=ownership.counts,
         rank=world.rank,
         batch_size=batch_size,
-        dim=dlrm.sparse_arch.D,
+        dim=sharded._embedding_bag_configs[0].embedding_dim,
         spare_rows=int(lists),
     )
     chosen = make_exchange(exchange, blocks, world)
-    dense = DensePart(_mlps(dlrm), blocks, allocate=chosen.allocate_grads, precision=precision)
+    mlps = _written(dlrm, blocks.dim) if precision in WRITTEN else None
+    dense: DensePart | TracedPart
+    if mlps is not None:
+        dense = DensePart(mlps, blocks, allocate=chosen.allocate_grads, precision=precision)
+    else:
+        dense = _traced(model, keys, blocks, chosen.allocate_grads, precision=precision, num_dense=num_dense)
     optimizer = FlatOptimizer(rule_of(torch_optimizer(model)), dense.flat)
     optimizer.load_from(torch_optimizer(model))
     return Assembly(
@@ -161,7 +169,7 @@ def assemble(
         optimizer=optimizer,
         exchange=chosen,
         blocks=blocks,
-        order=tuple(name for owned in ownership.owned for name in owned),
+        order=keys,
         slots=make_slots(blocks, ownership.owned[world.rank], chosen, dense_width=dense.dense_width),
         lanes=Lanes(world.device),
         ownership=ownership,
@@ -201,6 +209,40 @@ def _skip_bounds_check(sharded: Any) -> None:
     """Preprocessing proves every id to be a row of its table; FBGEMM need not look again (24 us a step, H200)."""
     for table in table_modules(sharded):
         table.bounds_check_mode_int = 3  # BoundsCheckMode.NONE
+
+
+def _trained(model: ShardedModel) -> list[nn.Parameter]:
+    """What the dense optimizer updates."""
+    return [parameter for group in torch_optimizer(model).param_groups for parameter in group["params"]]
+
+
+def _traced(
+    model: ShardedModel,
+    keys: tuple[str, ...],
+    blocks: Blocks,
+    allocate: Allocate,
+    *,
+    precision: str,
+    num_dense: int | None,
+) -> TracedPart:
+    dlrm = _find(model.module, DLRM)
+    if num_dense is None:
+        num_dense = 0 if dlrm is None else next(iter(_mlps(dlrm).bottom)).in_features
+    try:
+        alone = without_tables(model.module.module, keys, blocks.dim)
+        return TracedPart(alone, _trained(model), blocks, allocate=allocate, num_dense=num_dense, precision=precision)
+    except ValueError as error:
+        raise CannotCapture((str(error),)) from error
+
+
+def _written(dlrm: Any, dim: int) -> Mlps | None:
+    """The layers of a model that the part written for the GPU takes; None: of any other."""
+    if dlrm is None or dim not in DIMS:
+        return None
+    try:
+        return _mlps(dlrm)
+    except ValueError:
+        return None
 
 
 def _mlps(dlrm: Any) -> Mlps:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.distributed as dist
@@ -100,6 +100,7 @@ class CapturedRuntime:
             batch_size=batch_size,
             exchange=tuning.exchange,
             precision=precision,
+            num_dense=graph.dense_width,
             ids_proven=True,
             lists=self._form is not Form.SINGLE,
         )
@@ -211,6 +212,11 @@ class CapturedRuntime:
     def schedule(self) -> Schedule:
         """Where preprocessing runs."""
         return self._step.schedule
+
+    @property
+    def assembled(self) -> Assembly:
+        """The parts with the slots and lists the step has now: what else is to be captured is built of them."""
+        return replace(self.assembly, slots=self._slots, lists=self._lists)
 
     @property
     def num_kernels(self) -> int:

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from rap_contract.graph import FeatureGraph
-from rap_contract.profile import KernelSample, Profile
+from rap_contract.profile import GroupWorkload, KernelSample, Profile, Workload
 from rap_planner.fit import fit
+from rap_planner.work import mean_lengths
 
 from rap_trainer.captured.assemble import Assembly
 from rap_trainer.profiling.captured_windows import GRIDS, CapturedWindows
@@ -48,7 +49,8 @@ def captured_profile(
     )
     lengths = probe_lengths(samples)
     found = CapturedWindows(assembly, world).find(grids=grids, lengths=lengths)
-    num_ids = rows * len(graph.sparse)
+    sizes = mean_lengths(graph, Workload(default=GroupWorkload(mean_list_length=mean_length)))
+    num_ids = rows * sum(sizes[feature.node] for feature in graph.sparse)
     input_dist = exchange_seconds(world, num_ids * ID_BYTES)
     return Profile(
         device=device_of(world.device),

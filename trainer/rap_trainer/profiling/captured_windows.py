@@ -26,7 +26,8 @@ GRIDS: tuple[int | None, ...] = (None, 32, 64, 100)
 """Programs tried in each window: a full grid, and what leaves the exchange's or a GEMM's SMs free (H200: 132)."""
 LENGTHS = (6e-6, 15e-6, 40e-6, 100e-6)
 """Seconds of the probes, alone on a full grid."""
-STEPS, REPEATS = 16, 2
+TIMED_S, STEPS, REPEATS = 12e-3, (4, 16), 3
+"""A timing takes about so long, in so many steps at least and at most; the median of so many counts."""
 
 
 class CapturedWindows:
@@ -35,6 +36,7 @@ class CapturedWindows:
     def __init__(self, assembly: Assembly, world: World, *, sort_early: bool = True) -> None:
         self._assembly, self._world, self._sort_early = assembly, world, sort_early
         self._warm = False
+        self._num_steps = STEPS[1]
 
     def find(
         self,
@@ -47,6 +49,7 @@ class CapturedWindows:
         """Everything. Collective; about half a second a window and grid."""
         base = self._steps(NoPreprocessing(), Schedule())
         step_seconds = self.seconds(base)
+        self._num_steps = min(max(round(TIMED_S / step_seconds), STEPS[0]), STEPS[1])
         opens = self._opens()
         probes = Probes(self._world.device)
         sizes = self._agreed([probes.sized(kind, length) for kind in kinds for length in lengths])
@@ -66,19 +69,18 @@ class CapturedWindows:
     ) -> Response:
         solo = probes.solo_seconds(size, grid)
         probes.set(size)
-        with_probe = self.seconds(steps)
-        without = self.seconds(base)
+        added = [self._timed(steps) - self._timed(base) for _ in range(REPEATS)]
         return Response(
             kind=size.kind,
             programs=grid,
             num_bytes=size.num_bytes,
             solo_seconds=solo,
-            added_seconds=max(0.0, with_probe - without),
+            added_seconds=max(0.0, self._slowest(statistics.median(added))),
         )
 
     def seconds(self, steps: CapturedSteps) -> float:
         """Median seconds of a step, of the slowest rank. Collective."""
-        return self._timed(_turns(steps))
+        return self._slowest(statistics.median(self._timed(steps) for _ in range(REPEATS)))
 
     def seconds_under(self, work: Preprocessor, schedule: Schedule) -> float:
         """A step with this work under a schedule. Collective."""
@@ -87,20 +89,19 @@ class CapturedWindows:
         steps.close()
         return seconds
 
-    def _timed(self, step: Callable[[], None]) -> float:
-        times = []
-        for _ in range(REPEATS):
-            torch.cuda.synchronize(self._world.device)
-            dist.barrier(self._world.control_group)
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    def _timed(self, steps: CapturedSteps) -> float:
+        """Seconds of a step on this rank, all ranks begin together."""
+        torch.cuda.synchronize(self._world.device)
+        dist.barrier(self._world.control_group)
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        step = _turns(steps)
+        step()
+        begin.record()
+        for _ in range(self._num_steps):
             step()
-            begin.record()
-            for _ in range(STEPS):
-                step()
-            end.record()
-            end.synchronize()
-            times.append(begin.elapsed_time(end) / 1e3 / STEPS)
-        return self._slowest(statistics.median(times))
+        end.record()
+        end.synchronize()
+        return begin.elapsed_time(end) / 1e3 / self._num_steps
 
     def _opens(self) -> dict[str, float]:
         """Probes without work in every window write when they begin."""
@@ -112,7 +113,7 @@ class CapturedWindows:
         steps = self._steps(stamped, schedule)
         step, found = _turns(steps), []
         dist.barrier(self._world.control_group)
-        for _ in range(STEPS):
+        for _ in range(STEPS[1]):
             step()
             torch.cuda.synchronize(self._world.device)
             stamps = stamped.stamps.tolist()
@@ -131,6 +132,7 @@ class CapturedWindows:
             lanes=parts.lanes,
             preprocessor=work,
             schedule=schedule,
+            lists=parts.lists,
         )
         steps = CapturedSteps(step, parts.slots, warm=self._warm, sort_early=self._sort_early)
         self._warm = True

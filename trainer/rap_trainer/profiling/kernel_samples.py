@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
 import time
@@ -93,7 +94,6 @@ def _cases(
     until = time.monotonic() + seconds
     has_lists = mean_length != 1 and any(value.is_list for value in graph.columns.values())
     lengths = [mean_length * factor for factor in LENGTH_FACTORS] if has_lists else [mean_length]
-    number = 0
     for turn, length in enumerate(lengths):
         pools = [pool(document, rows, mean_length=length, seed=seed, device=device) for seed in range(SETS)]
         cases = [(part, max(1, int(rows * share))) for part in parts(graph, number=PARTS) for share in ROW_SHARES]
@@ -101,7 +101,6 @@ def _cases(
         random.Random(turn).shuffle(rest)
         stop = time.monotonic() + (until - time.monotonic()) / (len(lengths) - turn)
         for place, (part, some) in enumerate((*head, *rest)):
-            if time.monotonic() > stop and (place >= MIN_CASES or number >= MIN_CASES * len(lengths)):
+            if time.monotonic() > stop and place >= math.ceil(MIN_CASES / len(lengths)):
                 break
-            number += 1
             yield part, [first_rows(raw, some, part) for raw in pools]

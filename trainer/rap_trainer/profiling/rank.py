@@ -67,7 +67,7 @@ def measure(job: RAPJob, world: World, chosen: argparse.Namespace) -> Profile:
 
         assert isinstance(runtime, CapturedRuntime)
         _fill(runtime, document, graph, world, common)
-        return captured_profile(document, graph, runtime.assembly, world, **common)
+        return captured_profile(document, graph, runtime.assembled, world, **common)
     from rap_trainer.profiling.eager_profile import eager_profile
 
     return eager_profile(document, graph, model, evaluator, world, precision=spec.trainer.precision, **common)
