@@ -16,6 +16,7 @@ from rap_trainer.captured.nccl_exchange import NcclExchange
 from rap_trainer.captured.schedule import Schedule, Window
 from rap_trainer.captured.slots import Slot, make_slots
 from rap_trainer.captured.step import TrainStep
+from rap_trainer.captured.traced_part import TracedPart, without_tables
 
 CPU = torch.device("cpu")
 SIZES = Sizes()
@@ -75,8 +76,33 @@ def reference(model: Model, feed: Feed) -> list[float]:
     return losses
 
 
-def captured(model: Model, exchange: Exchange, blocks: Blocks, feed: Feed, schedule: Schedule) -> list[float]:
-    dense = DensePart(model.mlps, blocks, allocate=exchange.allocate_grads)
+def traced_part(model: Model, exchange: Exchange, blocks: Blocks) -> TracedPart:
+    owned = ownership_of(model.sharded).owned
+    alone = _Logits(without_tables(model.dmp.module, [name for names in owned for name in names], SIZES.dim))
+    parameters = [parameter for layer in (*model.mlps.bottom, *model.mlps.top) for parameter in layer.parameters()]
+    return TracedPart(alone, parameters, blocks, allocate=exchange.allocate_grads, num_dense=SIZES.num_dense)
+
+
+class _Logits(torch.nn.Module):
+    """TorchRec's DLRM gives a column."""
+
+    def __init__(self, dlrm: torch.nn.Module) -> None:
+        super().__init__()
+        self.dlrm = dlrm
+
+    def forward(self, dense: torch.Tensor, pooled: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.dlrm(dense, pooled)
+        return logits.squeeze(1)
+
+
+def captured(
+    model: Model, exchange: Exchange, blocks: Blocks, feed: Feed, schedule: Schedule, *, traced: bool
+) -> list[float]:
+    dense = (
+        traced_part(model, exchange, blocks)
+        if traced
+        else DensePart(model.mlps, blocks, allocate=exchange.allocate_grads)
+    )
     optimizer = FlatOptimizer(DenseRule(kind="adagrad", lr=0.05, eps=1e-10), dense.flat)
     owned = ownership_of(model.sharded).owned[blocks.rank]
     slots = make_slots(blocks, owned, exchange, dense_width=dense.dense_width)
@@ -94,7 +120,7 @@ def captured(model: Model, exchange: Exchange, blocks: Blocks, feed: Feed, sched
     return losses
 
 
-def compare(rank: int, world: int, schedule: Schedule) -> None:
+def compare(rank: int, world: int, schedule: Schedule, *, traced: bool = False) -> None:
     owners = [0, 0, 0, 0, 0] if world == 1 else [1, 0, 1, 1, 0]
     reference_model, mine = build(SIZES, CPU, owners=owners), build(SIZES, CPU, owners=owners)
     ownership = ownership_of(mine.sharded)
@@ -107,7 +133,7 @@ def compare(rank: int, world: int, schedule: Schedule) -> None:
     )
     exchange = LocalExchange(blocks, CPU) if world == 1 else NcclExchange(blocks, CPU, dist.group.WORLD)
     expected = reference(reference_model, Feed(blocks, SIZES.num_dense))
-    got = captured(mine, exchange, blocks, Feed(blocks, SIZES.num_dense), schedule)
+    got = captured(mine, exchange, blocks, Feed(blocks, SIZES.num_dense), schedule, traced=traced)
     torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-6)
     assert abs(expected[0] - expected[-2]) > 1e-3
     for name, table in mine.tables().items():
@@ -120,5 +146,6 @@ def compare_on_rank(rank: int, world: int, store: str, windows: tuple[str, ...])
     torch.set_num_threads(1)
     dist.init_process_group("gloo", store=dist.FileStore(store, world), rank=rank, world_size=world)
     for window in windows:
-        compare(rank, world, Schedule.uniform(2, Window(window)))
+        for traced in (False, True):
+            compare(rank, world, Schedule.uniform(2, Window(window)), traced=traced)
     dist.destroy_process_group()

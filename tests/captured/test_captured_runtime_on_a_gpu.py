@@ -18,6 +18,7 @@ from rap_trainer.captured.assemble import CannotCapture, refusals
 from rap_trainer.captured.lists import Form
 from rap_trainer.captured.runtime import CapturedRuntime, Tuning
 from rap_trainer.captured.schedule import Schedule, Window
+from rap_trainer.captured.traced_part import TracedPart
 from rap_trainer.evaluation.evaluator import Evaluator
 from rap_trainer.model.build import build_model
 from rap_trainer.model.shard import ShardedModel, shard_model, table_weights
@@ -51,6 +52,8 @@ def job(**optimizer: Any) -> tuple[dict[str, Any], RAPJobSpec, FeatureGraph]:
         "dense": optimizer.get("dense", {"adagrad": {"lr": 0.01}}),
         "embedding": optimizer.get("embedding", {"rowwiseAdagrad": {"lr": 0.02}}),
     }
+    if optimizer.get("model"):
+        document["spec"]["model"] = optimizer["model"]
     spec = RAPJob.model_validate(document).spec
     graph, problems = compile_features(spec)
     assert graph is not None, problems
@@ -84,8 +87,12 @@ class Trainee:
         return found
 
 
-def eager(model: ShardedModel, graph: FeatureGraph, evaluator: Evaluator, world: World) -> Trainee:
-    stages = training_stages(model, Program(graph).run, evaluator, world_size=world.size, device=world.device)
+def eager(
+    model: ShardedModel, graph: FeatureGraph, evaluator: Evaluator, world: World, *, precision: str = "fp32"
+) -> Trainee:
+    stages = training_stages(
+        model, Program(graph).run, evaluator, world_size=world.size, device=world.device, precision=precision
+    )
     return Trainee(EagerRuntime(stages, device=world.device))
 
 
@@ -127,6 +134,30 @@ def test_two_hundred_losses_and_scores_equal_the_eager_runtimes(world: World, de
     assert scores[1].rows == scores[0].rows == 200 * ROWS
     assert scores[1].normalized_entropy == pytest.approx(scores[0].normalized_entropy, abs=SCORE_GAP.get(dense, 1e-4))
     mine.runtime.close()
+
+
+@pytest.mark.parametrize(
+    ("precision", "model"),
+    [("fp32", {"factory": "captured.wide_model:build"}), ("bf16", None)],
+    ids=["factory", "bf16"],
+)
+def test_models_split_at_their_embeddings_train_as_in_the_eager_runtime(
+    world: World, precision: str, model: dict[str, str] | None
+) -> None:
+    document, spec, graph = job(model=model, dense={"sgd": {"lr": 0.05}})
+    raws = (batches(document, graph) * 5)[:25]
+    raws[3] = synthetic_batch(document, ROWS, seed=77)
+    evaluator = Evaluator(EvaluationSpec(), world.device)
+    reference, mine = build(spec, graph, world), build(spec, graph, world)
+    expected = eager(reference, graph, evaluator, world, precision=precision).losses(raws)
+    trainee = captured(mine, graph, None, world, precision=precision)
+    assert isinstance(trainee.runtime.assembly.dense, TracedPart)
+    got = trainee.losses(raws)
+    trainee.runtime.close()
+    gap = 2e-4 if precision == "fp32" else 2e-2  # bf16 keeps 8 bits, and fused kernels round at other places
+    torch.testing.assert_close(got, expected, rtol=gap, atol=1e-6)
+    for (name, buffer), (_, other) in zip(reference.module.named_buffers(), mine.module.named_buffers(), strict=True):
+        torch.testing.assert_close(other, buffer, rtol=1e-3, atol=1e-4, msg=name)
 
 
 def test_partial_batches_and_late_arrivals_train_as_in_the_eager_runtime(world: World) -> None:

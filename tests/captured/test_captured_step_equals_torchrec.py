@@ -32,6 +32,11 @@ def test_one_rank_trains_as_torchrec_whatever_the_window(window: Window) -> None
     compare(0, 1, Schedule.uniform(2, window))
 
 
+@pytest.mark.usefixtures("world_of_one")
+def test_a_model_of_any_kind_trains_as_torchrec_split_at_its_embeddings() -> None:
+    compare(0, 1, Schedule.uniform(2, Window.MLP_BWD), traced=True)
+
+
 def test_two_ranks_train_as_torchrec_with_early_and_late_preprocessing(tmp_path: Path) -> None:
     windows = (Window.OUTPUT_DIST.value, Window.EMB_BWD.value)
     spawn(compare_on_rank, args=(2, str(tmp_path / "store"), windows), nprocs=2)  # type: ignore[no-untyped-call]  # torch leaves it untyped

@@ -93,6 +93,7 @@ class CapturedIdeal:
             batch_size=batch_size,
             exchange=exchange,
             precision=precision,
+            num_dense=None if subject is None else subject.graph.dense_width,
             ids_proven=True,
             lists=several,
         )

@@ -24,13 +24,27 @@ class CapturedSteps:
     """Two graphs: the first trains on slot 0 and fills slot 1, the second the reverse."""
 
     def __init__(
-        self, step: TrainStep, slots: tuple[Slot, Slot], *, warm: bool = False, sort_early: bool = True
+        self,
+        step: TrainStep,
+        slots: tuple[Slot, Slot],
+        *,
+        warm: bool = False,
+        sort_early: bool = True,
+        beside: bool = False,
     ) -> None:
-        """`warm`: the same step ran before with another schedule or other raw buffers, only preprocessing is new."""
+        """`warm`: the same step ran before with another schedule or other raw buffers, only preprocessing is new.
+
+        `beside`: the graphs of another schedule train meanwhile, so nothing is run, waited for or collected. Needs the thread in
+        which the step ran before: libraries keep handles by thread, and a capture must not make one.
+        """
         device = slots[0].dense.device
         self._device = device
         self._graphs: list[torch.cuda.CUDAGraph] = []
         lane = step.lanes.capture
+        if beside:
+            with lane.on():
+                self._capture_beside(step, slots, sort_early=sort_early)
+            return
         lane.fork()
         with lane.on():
             stream = torch.cuda.current_stream(device)
@@ -51,13 +65,25 @@ class CapturedSteps:
         """Trains on a slot and fills the other, on the current stream."""
         self._graphs[slot].replay()
 
-    def close(self) -> None:
-        """Gives the graphs and their memory back. No replay may be in flight or follow."""
+    def _capture_beside(self, step: TrainStep, slots: tuple[Slot, Slot], *, sort_early: bool) -> None:
+        pool = torch.cuda.graph_pool_handle()
+        for current, following in (slots, slots[::-1]):
+            graph = torch.cuda.CUDAGraph()
+            graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+            try:
+                step.enqueue(current, following, gate=GradientGate() if sort_early else None)
+            finally:
+                graph.capture_end()
+            self._graphs.append(graph)
+
+    def close(self, *, beside: bool = False) -> None:
+        """Gives the graphs and their memory back. No replay may follow. `beside`: other graphs train, in another thread."""
         torch.cuda.synchronize(self._device)
         for graph in self._graphs:
             graph.reset()
         self._graphs.clear()
-        gc.collect()
+        if not beside:  # it holds the interpreter for as long as hundreds of steps take
+            gc.collect()
         torch.cuda.empty_cache()
 
 
@@ -80,14 +106,15 @@ def _warm_up(step: TrainStep, slots: tuple[Slot, Slot], *, warm: bool) -> None:
 @contextmanager
 def _nothing_learned(step: TrainStep, slots: tuple[Slot, Slot]) -> Iterator[None]:
     """Zero rows in every slot, and the dense values and state as they were."""
-    dense, optimizer = step.dense.flat.values, step.optimizer
-    kept = [tensor.clone() for tensor in (dense, optimizer.step, *optimizer.states)]
+    optimizer = step.optimizer
+    changed = (step.dense.flat.values, optimizer.step, *optimizer.states, *step.dense.buffers)
+    kept = [tensor.clone() for tensor in changed]
     rows = [slot.targets.num_rows.clone() for slot in slots]
     with step.muted():
         for slot in slots:
             slot.targets.num_rows.zero_()
         yield
-    for tensor, before in zip((dense, optimizer.step, *optimizer.states), kept, strict=True):
+    for tensor, before in zip(changed, kept, strict=True):
         tensor.copy_(before)
     for slot, before in zip(slots, rows, strict=True):
         slot.targets.num_rows.copy_(before)

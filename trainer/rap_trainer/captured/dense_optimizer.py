@@ -14,7 +14,7 @@ import torch
 import triton
 import triton.language as tl
 
-from rap_trainer.captured.flat import FlatParameters
+from rap_trainer.captured.flat import FlatParameters, FlatTensors
 
 BLOCK = 1024
 KINDS = ("sgd", "adagrad", "adam", "adamw")
@@ -121,7 +121,7 @@ def update_kernel(
 class FlatOptimizer:
     """The update of a rule on flat parameters, with its state."""
 
-    def __init__(self, rule: DenseRule, flat: FlatParameters) -> None:
+    def __init__(self, rule: DenseRule, flat: FlatParameters | FlatTensors) -> None:
         self.rule = rule
         self.flat = flat
         self.states = [torch.zeros_like(flat.values) for _ in range(rule.num_states)]

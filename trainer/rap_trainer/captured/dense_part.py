@@ -88,6 +88,11 @@ class DensePart:
         )
         self.grad_bottom_BD = weight.new_zeros(B, blocks.dim)
 
+    @property
+    def buffers(self) -> list[torch.Tensor]:
+        """What a forward pass changes besides: nothing."""
+        return []
+
     def forward_bottom(self, dense: torch.Tensor) -> None:
         """Bottom MLP over dense [B, dense_width]."""
         self._bottom = [dense]

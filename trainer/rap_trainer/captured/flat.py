@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 from torch import nn
@@ -156,3 +157,33 @@ class FlatParameters:
             pairs.append((layer.weight, weight.exact(buffer)))
             pairs.append((layer.bias, bias.exact(buffer).view(-1)))
         return pairs
+
+
+class FlatTensors:
+    """The buffers of any parameters of one type, one behind the other, which become views. Their gradients are known all at once."""
+
+    def __init__(self, parameters: Sequence[nn.Parameter], *, allocate: Allocate) -> None:
+        first = parameters[0]
+        self._parameters = tuple(parameters)
+        self._starts = [0, *accumulate(pad_to(each.numel(), SEGMENT_ELEMENTS) for each in parameters)]
+        size = self._starts[-1]
+        self.values = torch.zeros(size, dtype=first.dtype, device=first.device)
+        self.grads = allocate(size)
+        self.grads.zero_()
+        self.early, self.late = slice(0), slice(size)
+        """Elements of the buffers whose gradients are known first, and the others."""
+        for parameter, view in self.views(self.values):
+            view.copy_(parameter.detach())
+            parameter.data = view
+
+    def is_adopted(self) -> bool:
+        """Whether the model's parameters still are views of the buffer (a foreign load may replace them)."""
+        start = self.values.untyped_storage().data_ptr()
+        return all(parameter.untyped_storage().data_ptr() == start for parameter in self._parameters)
+
+    def views(self, buffer: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Each parameter with its own elements of a buffer of this layout, such as an optimizer's state."""
+        return [
+            (parameter, buffer[start : start + parameter.numel()].view_as(parameter))
+            for parameter, start in zip(self._parameters, self._starts, strict=False)
+        ]

@@ -185,7 +185,7 @@ def relu_backward(grad_BN: torch.Tensor, out_BN: torch.Tensor, sums_PS: torch.Te
     B, N = grad_BN.shape
     if not grad_BN.is_cuda or grad_BN.dtype != torch.float32:
         grad_BN.mul_(out_BN > 0)
-        sums_PS[:, at : at + N] = _block_sums(grad_BN)
+        sums_PS[:, at : at + N] = block_sums(grad_BN)
         return
     grid = (num_blocks(B), triton.cdiv(N, COLUMNS))
     relu_backward_kernel[grid](
@@ -200,7 +200,7 @@ def bottom_gradient(
     B, N = grad_BN.shape
     if not grad_BN.is_cuda or grad_BN.dtype != torch.float32:
         grad_BN.add_(direct[:, :N]).mul_(out_BN > 0)
-        sums_PS[:, at : at + N] = _block_sums(grad_BN)
+        sums_PS[:, at : at + N] = block_sums(grad_BN)
         return
     grid = (num_blocks(B), triton.cdiv(N, COLUMNS))
     bottom_gradient_kernel[grid](
@@ -232,14 +232,15 @@ def loss_twin(
     losses_B = F.binary_cross_entropy_with_logits(logits_B, labels_B, reduction="none")
     grad_B = ((torch.sigmoid(logits_B) - labels_B) * scale_B).to(logits_B.dtype)
     outcome.logits_B.copy_(logits_B)
-    outcome.losses_P.copy_(_block_sums((losses_B * scale_B).unsqueeze(1)).view(-1))
+    outcome.losses_P.copy_(block_sums((losses_B * scale_B).unsqueeze(1)).view(-1))
     into.grad_BN.copy_(grad_B.unsqueeze(1) * weight_1N.view(1, -1) * (hidden_BN > 0))
-    into.sums_PS[:, into.hidden_at : into.hidden_at + N] = _block_sums(into.grad_BN)
-    into.sums_PS[:, into.weight_at : into.weight_at + N] = _block_sums(hidden_BN * grad_B.unsqueeze(1))
-    into.sums_PS[:, into.bias_at : into.bias_at + 1] = _block_sums(grad_B.unsqueeze(1))
+    into.sums_PS[:, into.hidden_at : into.hidden_at + N] = block_sums(into.grad_BN)
+    into.sums_PS[:, into.weight_at : into.weight_at + N] = block_sums(hidden_BN * grad_B.unsqueeze(1))
+    into.sums_PS[:, into.bias_at : into.bias_at + 1] = block_sums(grad_B.unsqueeze(1))
 
 
-def _block_sums(values_BN: torch.Tensor) -> torch.Tensor:
+def block_sums(values_BN: torch.Tensor) -> torch.Tensor:
+    """[P, N]: sums over each block of rows."""
     rows = values_BN.shape[0]
     padded = F.pad(values_BN, (0, 0, 0, num_blocks(rows) * ROWS - rows))
     return padded.view(num_blocks(rows), ROWS, -1).sum(1)

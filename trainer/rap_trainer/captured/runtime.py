@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from threading import Lock
 
 import torch
 import torch.distributed as dist
@@ -22,6 +23,7 @@ from rap_contract.plan import Plan
 from rap_trainer.batch import ModelBatch, RawBatch
 from rap_trainer.captured.agreement import Agreement
 from rap_trainer.captured.assemble import Assembly, CannotCapture, assemble
+from rap_trainer.captured.beside import CaptureThread, Prepared, yielding
 from rap_trainer.captured.capture import CapturedSteps
 from rap_trainer.captured.list_exchange import ListExchange, make_lists
 from rap_trainer.captured.lists import Form, form_of, list_layout, roomy
@@ -43,6 +45,8 @@ log = logging.getLogger(__name__)
 
 NUM_PINNED = 3
 """Pinned buffers: two whose copies may be on their way, and one to pack meanwhile."""
+BOUNDED = 8
+"""Programs of a launch that only compiles: fewer than any batch's tiles."""
 DEFAULT_WINDOWS = {False: Window.EMB_FWD, True: Window.OUTPUT_DIST}
 """Where preprocessing hides without a measured plan, alone and between ranks: behind the lookup, or beside the exchange, which
 copy engines run without an SM. The cheapest of seven windows and three grids for plan 0 (H200, 2026-11-29)."""
@@ -116,7 +120,11 @@ class CapturedRuntime:
         self._prepared = self._packed = 0
         self._upcoming: CapturedState | None = None
         self._plan: Plan | None = None
-        self._next_plan: tuple[Plan, Schedule] | None = None
+        self._next_plan: Prepared | None = None
+        self._capturing = CaptureThread(world.device)
+        self._buffers = Lock()
+        """Held while graphs are made of slots and raw buffers, or these are replaced."""
+        self._generation = self._graph_bytes = 0
         outcomes = [slot.outcome for slot in self.assembly.slots]
         self._losses = tuple((outcome.loss_share[0], outcome.loss_sum[0]) for outcome in outcomes)
         self._capture(raw_layout(graph, batch_size=batch_size, capacities={}))
@@ -192,21 +200,57 @@ class CapturedRuntime:
         return self._plan
 
     def prepare_plan(self, plan: Plan) -> None:
-        """Checks a plan against this program. Raises PlanRefused; the plan in force then stays."""
+        """Captures a plan beside the steps of the one in force, from any thread. Raises PlanRefused; the old plan then stays."""
         launches = self._preprocessor.program.groups.launches
         reason = refusal(plan, self._graph, num_ranks=self._world.size) or kernel_refusal(
             plan, [(launch.kernel, launch.features) for launch in launches]
         )
         if reason is not None:
             raise PlanRefused(reason)
-        self._next_plan = plan, schedule_of(plan)
+        with self._buffers:
+            self._drop_prepared()
+            self._next_plan = self._prepared_for(plan, schedule_of(plan))
 
     def switch_plan(self) -> None:
-        """Captures the plan that was prepared last, between two steps. Talks to no other rank."""
-        assert self._next_plan is not None, "prepare_plan() comes first"
-        plan, schedule = self._next_plan
-        self.switch(schedule)
-        self._plan, self._next_plan = plan, None
+        """Runs the plan that was prepared last, from the next step on. Talks to no other rank.
+
+        Captures it now if it could not be captured before, or lists have outgrown the buffers it was captured with.
+        """
+        with self._buffers:
+            prepared = self._next_plan
+            assert prepared is not None, "prepare_plan() comes first"
+            if prepared.graphs is not None and prepared.generation == self._generation:
+                assert prepared.step is not None
+                old, self._graphs, self._step = self._graphs, prepared.graphs, prepared.step
+                self._schedule, self._next_plan = prepared.schedule, None
+                self._capturing.begin(lambda: old.close(beside=True))
+            self._drop_prepared()
+        self.switch(prepared.schedule)
+        self._plan = prepared.plan
+
+    def _prepared_for(self, plan: Plan, schedule: Schedule) -> Prepared:
+        """With graphs if there is memory for them."""
+        without = Prepared(plan=plan, schedule=schedule)
+        if schedule == self.schedule:
+            return without
+        free, _ = torch.cuda.mem_get_info(self._world.device)
+        if free < self._graph_bytes:
+            log.info("plan %s is captured at the switch: %d MiB are free", plan.hash, free >> 20)
+            return without
+        step = self._step_of(schedule)
+        try:
+            with yielding():
+                graphs = self._capturing.run(lambda: self._captured_steps(step, warm=True, beside=True))
+        except RuntimeError as error:
+            log.warning("plan %s is captured at the switch: %s", plan.hash, error)
+            return without
+        return replace(without, step=step, graphs=graphs, generation=self._generation)
+
+    def _drop_prepared(self) -> None:
+        prepared, self._next_plan = self._next_plan, None
+        if prepared is not None and prepared.graphs is not None:
+            graphs = prepared.graphs
+            self._capturing.begin(lambda: graphs.close(beside=True))
 
     @property
     def schedule(self) -> Schedule:
@@ -235,8 +279,9 @@ class CapturedRuntime:
         if schedule == self.schedule:
             return
         self._schedule = schedule
-        self._close()
-        self._record(warm=True)
+        with self._buffers:
+            self._close()
+            self._record(warm=True)
 
     def synchronise_state(self) -> None:
         """Writes what a checkpoint reads from the host: the dense optimizer's step count."""
@@ -253,9 +298,17 @@ class CapturedRuntime:
         """Gives graphs and their memory back."""
         self._watchdog.close()
         self._packers.shutdown()
+        self._drop_prepared()
         self._close()
+        self._capturing.close()
 
     def _capture(self, layout: RawLayout, *, warm: bool = False, held: Sequence[RawBuffer] = ()) -> None:
+        with self._buffers:
+            self._replace_buffers(layout, held)
+            self._record(warm=warm)
+
+    def _replace_buffers(self, layout: RawLayout, held: Sequence[RawBuffer]) -> None:
+        self._generation += 1
         device, slots, lists = self._world.device, self.assembly.slots, None
         self._lists: ListExchange | None = None
         if self._form is Form.LISTS:
@@ -270,14 +323,21 @@ class CapturedRuntime:
         for buffer, before in zip(self._preprocessor.raw, held, strict=False):
             buffer.take_over(before)
         self._pinned = [RawBuffer(layout, torch.device("cpu"), pinned=True) for _ in range(NUM_PINNED)]
-        self._record(warm=warm)
 
     def _record(self, *, warm: bool) -> None:
         kernels = self._preprocessor.num_kernels
         schedule = self._schedule
         if schedule is None or len(schedule.placements) != kernels:
             schedule = Schedule.uniform(kernels, DEFAULT_WINDOWS[self._world.size > 1])
-        self._step = TrainStep(
+        self._step = self._step_of(schedule)
+        before = torch.cuda.memory_reserved(self._world.device)
+        with nullcontext() if self._evaluator is None else self._evaluator.unseen():
+            self._graphs = self._capturing.run(lambda: self._captured_steps(self._step, warm=warm))
+        self._graph_bytes = max(0, torch.cuda.memory_reserved(self._world.device) - before)
+        self._progress.restart()
+
+    def _step_of(self, schedule: Schedule) -> TrainStep:
+        return TrainStep(
             self.assembly.lookup,
             self.assembly.dense,
             self.assembly.optimizer,
@@ -289,19 +349,23 @@ class CapturedRuntime:
             progress=self._progress,
             lists=self._lists,
         )
-        with nullcontext() if self._evaluator is None else self._evaluator.unseen():
-            self._graphs = self._captured_steps(warm=warm)
-        self._progress.restart()
 
-    def _captured_steps(self, *, warm: bool) -> CapturedSteps:
+    def _captured_steps(self, step: TrainStep, *, warm: bool, beside: bool = False) -> CapturedSteps:
         slots = self._slots
+        if beside:
+            return CapturedSteps(step, slots, warm=True, sort_early=self._sort_early, beside=True)
+        for (
+            slot
+        ) in slots:  # a plan's bounded grids have kernels of their own, and a capture beside training must not compile
+            for kernel in range(self._preprocessor.num_kernels):
+                self._preprocessor.launch(kernel, slot, BOUNDED)
         if self._sort_early:
             try:
-                return CapturedSteps(self._step, slots, warm=warm)
+                return CapturedSteps(step, slots, warm=warm)
             except RuntimeError as error:  # another FBGEMM or driver than the gate knows
                 log.warning("ids are sorted after their gradients arrive, which costs about 0.1 ms a step: %s", error)
                 self._sort_early = False
-        return CapturedSteps(self._step, slots, warm=warm, sort_early=False)
+        return CapturedSteps(step, slots, warm=warm, sort_early=False)
 
     def _close(self) -> None:
         self._graphs.close()

@@ -24,6 +24,7 @@ from rap_trainer.captured.list_exchange import ListExchange
 from rap_trainer.captured.pointwise import sum_losses
 from rap_trainer.captured.schedule import Placement, Schedule, Window
 from rap_trainer.captured.slots import Slot
+from rap_trainer.captured.traced_part import TracedPart
 from rap_trainer.captured.watchdog import Progress
 
 Lookup = Callable[[object], torch.Tensor]
@@ -59,7 +60,7 @@ class TrainStep:
     def __init__(
         self,
         lookup: Lookup,
-        dense: DensePart,
+        dense: DensePart | TracedPart,
         optimizer: FlatOptimizer,
         exchange: Exchange,
         *,
@@ -257,7 +258,7 @@ class TrainStep:
             self.dense.finish_gradients()
             self.lanes.learn.join()  # reductions of all ranks keep one order
             flat = self.dense.flat
-            self._learn(slice(flat.layout.size) if self.exchange.uses_nccl else flat.late)
+            self._learn(slice(flat.values.numel()) if self.exchange.uses_nccl else flat.late)
 
     def _learn(self, part: slice) -> None:
         if part.stop > (part.start or 0):
