@@ -16,8 +16,9 @@ from rap_trainer.batch import RawBatch
 from rap_trainer.bench.blocks import with_blocks
 from rap_trainer.captured.assemble import CannotCapture, refusals
 from rap_trainer.captured.lists import Form
-from rap_trainer.captured.runtime import CapturedRuntime, Tuning
+from rap_trainer.captured.runtime import CapturedRuntime
 from rap_trainer.captured.schedule import Schedule, Window
+from rap_trainer.captured.state import Tuning
 from rap_trainer.captured.traced_part import TracedPart
 from rap_trainer.evaluation.evaluator import Evaluator
 from rap_trainer.model.build import build_model

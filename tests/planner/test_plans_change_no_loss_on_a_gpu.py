@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from rap_contract.job import RAPJob
 from rap_contract.plan import Plan
 from rap_contract.training import Evaluation as EvaluationSpec
 from rap_contract.windows import INLINE, PLACES
+from rap_trainer.captured.runtime import CapturedRuntime
 from rap_trainer.evaluation.evaluator import Evaluator
 from rap_trainer.model.build import build_model
 from rap_trainer.model.shard import shard_model
@@ -54,12 +56,20 @@ def runtime(job: RAPJob, world: World, plan: Plan | None = None) -> Runtime:
     return choose_runtime(job.spec, graph, model, evaluator, world, plan=plan)[0]
 
 
-def losses(trained: Runtime, job: RAPJob, plans: dict[int, Plan] | None = None) -> list[float]:
+def losses(trained: Runtime, job: RAPJob, plans: dict[int, Plan] | None = None, *, beside: bool = False) -> list[float]:
+    """`beside`: each plan is prepared in a thread while the steps before its own are made."""
     document = job.model_dump(mode="json", by_alias=True, exclude_none=True)
     found, pending = [], None
+    watch, preparing = ThreadPoolExecutor(1), None
     for number in range(STEPS + 1):
+        if preparing is None and plans and beside and any(at >= number for at in plans):
+            preparing = watch.submit(trained.prepare_plan, plans[min(at for at in plans if at >= number)])
         if plans and number in plans:
-            trained.prepare_plan(plans[number])
+            if preparing is None:
+                trained.prepare_plan(plans[number])
+            else:
+                preparing.result()
+                preparing = None
             trained.switch_plan()
         raw = synthetic_batch(document, ROWS, seed=number) if number < STEPS else None
         upcoming = None if raw is None else trained.prepare(raw)
@@ -92,6 +102,18 @@ def test_switches_between_steps_change_no_loss(world: World, kind: str) -> None:
         4: any_plan(asked, [INLINE]),
     }
     assert losses(runtime(asked, world), asked, plans) == expected
+
+
+def test_plans_prepared_in_a_thread_beside_training_change_no_loss_and_are_not_captured_at_the_switch(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = job("captured")
+    expected = losses(runtime(asked, world), asked)
+    plans = {2: any_plan(asked, ["emb_bwd"]), 4: any_plan(asked, ["output_dist"], programs=32)}
+    trained = runtime(asked, world)
+    assert isinstance(trained, CapturedRuntime)
+    monkeypatch.setattr(trained, "_record", lambda **_: pytest.fail("captured at the switch"))
+    assert losses(trained, asked, plans, beside=True) == expected
 
 
 def test_a_plan_of_other_launches_is_refused(world: World) -> None:

@@ -19,8 +19,9 @@ import torch
 import torch.distributed as dist
 from rap_trainer.bench.blocks import with_blocks
 from rap_trainer.bench.subject import Subject, make_model, make_subject
-from rap_trainer.captured.runtime import CapturedRuntime, CapturedState
+from rap_trainer.captured.runtime import CapturedRuntime
 from rap_trainer.captured.schedule import Schedule, Window
+from rap_trainer.captured.state import CapturedState
 from rap_trainer.plans import MEAN_LENGTH, synthetic_batch
 from rap_trainer.world import World, join_world, leave_world
 

@@ -86,7 +86,8 @@ def kernels(options: argparse.Namespace) -> None:
 def windows(options: argparse.Namespace) -> None:
     """The windows of the captured step of a plan on the ranks of this torchrun."""
     from rap_trainer.bench.subject import make_model, make_subject
-    from rap_trainer.captured.runtime import CapturedRuntime, Tuning
+    from rap_trainer.captured.runtime import CapturedRuntime
+    from rap_trainer.captured.state import Tuning
     from rap_trainer.profiling.captured_windows import CapturedWindows
     from rap_trainer.world import join_world
 
@@ -167,7 +168,8 @@ def _sweep(options: argparse.Namespace, world: World) -> None:
     from rap_planner.explain import plan_of
     from rap_planner.search import Planner
     from rap_trainer.bench.subject import make_model
-    from rap_trainer.captured.runtime import CapturedRuntime, Tuning
+    from rap_trainer.captured.runtime import CapturedRuntime
+    from rap_trainer.captured.state import Tuning
     from rap_trainer.plan_inputs import task_for
     from rap_trainer.profiling.captured_profile import captured_profile
 

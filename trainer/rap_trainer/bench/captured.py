@@ -16,9 +16,10 @@ from rap_trainer.captured.capture import CapturedSteps
 from rap_trainer.captured.jagged_inputs import JaggedInputs
 from rap_trainer.captured.list_exchange import make_lists
 from rap_trainer.captured.lists import PLACE_IDS, Form, ListLayout, form_of
-from rap_trainer.captured.runtime import CapturedRuntime, CapturedState, Tuning
+from rap_trainer.captured.runtime import CapturedRuntime
 from rap_trainer.captured.schedule import Schedule, Window
 from rap_trainer.captured.slots import Slot
+from rap_trainer.captured.state import CapturedState, Tuning
 from rap_trainer.captured.step import NoPreprocessing, TrainStep
 from rap_trainer.model.shard import ShardedModel
 from rap_trainer.world import World

@@ -6,6 +6,7 @@ Meanwhile the interpreter is handed back often, so that training goes on enqueui
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,8 +22,19 @@ from rap_trainer.captured.schedule import Schedule
 from rap_trainer.captured.step import TrainStep
 
 T = TypeVar("T")
+log = logging.getLogger(__name__)
 SWITCH_INTERVAL_S = 1e-4
 """How long the capturing thread may keep the interpreter from the one that trains; Python's own 5 ms are several steps."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Graphs:
+    """A schedule's step and graphs."""
+
+    step: TrainStep
+    steps: CapturedSteps
+    generation: int
+    """Of the buffers they were made of."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,27 +43,55 @@ class Prepared:
 
     plan: Plan
     schedule: Schedule
-    step: TrainStep | None = None
-    graphs: CapturedSteps | None = None
-    generation: int = 0
-    """Of the buffers that the graphs are of."""
+    graphs: Graphs | None
 
 
-class CaptureThread:
-    """Runs captures one after the other, each on the stream that is current where it is asked for."""
+class Beside:
+    """Runs captures one after the other, each on the stream that is current where it is asked for, and keeps one plan ready."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
+        self._prepared: Prepared | None = None
         self._pool = ThreadPoolExecutor(
             1, thread_name_prefix="rap-capture", initializer=torch.cuda.set_device, initargs=(device,)
         )
 
     def run(self, work: Callable[[], T]) -> T:
         """Waits for what the work gives or raises."""
-        return self.begin(work).result()
+        return self._begin(work).result()
 
-    def begin(self, work: Callable[[], T]) -> Future[T]:
-        """Begins it behind what was begun before."""
+    def prepare(self, plan: Plan, schedule: Schedule, capture: Callable[[], Graphs | None]) -> None:
+        """Keeps a plan in place of the one before. What cannot be captured beside training is captured at the switch."""
+        self._drop()
+        graphs = None
+        try:
+            with _yielding():
+                graphs = self.run(capture)
+        except RuntimeError as error:
+            log.warning("plan %s is captured at the switch: %s", plan.hash, error)
+        self._prepared = Prepared(plan=plan, schedule=schedule, graphs=graphs)
+
+    def take(self) -> Prepared:
+        """The plan that was kept; its graphs are the caller's from now on."""
+        prepared, self._prepared = self._prepared, None
+        assert prepared is not None, "prepare_plan() comes first"
+        return prepared
+
+    def close_behind(self, steps: CapturedSteps) -> None:
+        """Gives graphs back when what of them is enqueued has run; does not wait."""
+        self._begin(lambda: steps.close(beside=True))
+
+    def close(self) -> None:
+        """Waits for what was begun."""
+        self._drop()
+        self._pool.shutdown()
+
+    def _drop(self) -> None:
+        prepared, self._prepared = self._prepared, None
+        if prepared is not None and prepared.graphs is not None:
+            self.close_behind(prepared.graphs.steps)
+
+    def _begin(self, work: Callable[[], T]) -> Future[T]:
         stream = torch.cuda.current_stream(self._device)
 
         def run() -> T:
@@ -60,13 +100,9 @@ class CaptureThread:
 
         return self._pool.submit(run)
 
-    def close(self) -> None:
-        """Waits for what was begun."""
-        self._pool.shutdown()
-
 
 @contextmanager
-def yielding() -> Iterator[None]:
+def _yielding() -> Iterator[None]:
     """Threads hand the interpreter over soon."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_INTERVAL_S)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from threading import Lock
 
 import torch
@@ -23,7 +23,7 @@ from rap_contract.plan import Plan
 from rap_trainer.batch import ModelBatch, RawBatch
 from rap_trainer.captured.agreement import Agreement
 from rap_trainer.captured.assemble import Assembly, CannotCapture, assemble
-from rap_trainer.captured.beside import CaptureThread, Prepared, yielding
+from rap_trainer.captured.beside import Beside, Graphs
 from rap_trainer.captured.capture import CapturedSteps
 from rap_trainer.captured.list_exchange import ListExchange, make_lists
 from rap_trainer.captured.lists import Form, form_of, list_layout, roomy
@@ -32,6 +32,7 @@ from rap_trainer.captured.raw import PACKERS, Overflow, RawBuffer
 from rap_trainer.captured.raw_layout import ROOM, RawLayout, raw_layout
 from rap_trainer.captured.schedule import Schedule, Window, schedule_of
 from rap_trainer.captured.slots import Slot
+from rap_trainer.captured.state import DEFAULT_TUNING, CapturedState, Tuning
 from rap_trainer.captured.step import TrainStep
 from rap_trainer.captured.step_timer import StepTimer
 from rap_trainer.captured.watchdog import Progress, Watchdog
@@ -50,34 +51,6 @@ BOUNDED = 8
 DEFAULT_WINDOWS = {False: Window.EMB_FWD, True: Window.OUTPUT_DIST}
 """Where preprocessing hides without a measured plan, alone and between ranks: behind the lookup, or beside the exchange, which
 copy engines run without an SM. The cheapest of seven windows and three grids for plan 0 (H200, 2026-11-29)."""
-
-
-@dataclass(kw_only=True)
-class CapturedState(StepState):
-    """A step on its way through the captured runtime."""
-
-    slot: int
-    preprocessed: bool = False
-    """Its preprocessing is enqueued, in the graph of the step before."""
-    agreement: Agreement | None = None
-    """Whether it fits the captured form and room on every rank; None: nothing to agree on."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tuning:
-    """What changes how fast a step is, never what it learns."""
-
-    schedule: Schedule | None = None
-    """None: everything beside the exchange of lookup outputs, until a plan says better."""
-    exchange: str = "auto"
-    """auto (the faster one here), copy-engine, or nccl."""
-    sort_early: bool = True
-    """The tables' backward sorts ids before their gradients arrive."""
-    hang_s: float = 60
-    """A step that takes so long is reported."""
-
-
-DEFAULT_TUNING = Tuning()
 
 
 class CapturedRuntime:
@@ -120,8 +93,8 @@ class CapturedRuntime:
         self._prepared = self._packed = 0
         self._upcoming: CapturedState | None = None
         self._plan: Plan | None = None
-        self._next_plan: Prepared | None = None
-        self._capturing = CaptureThread(world.device)
+        self._beside = Beside(world.device)
+        self._graphs: CapturedSteps
         self._buffers = Lock()
         """Held while graphs are made of slots and raw buffers, or these are replaced."""
         self._generation = self._graph_bytes = 0
@@ -207,9 +180,9 @@ class CapturedRuntime:
         )
         if reason is not None:
             raise PlanRefused(reason)
+        schedule = schedule_of(plan)
         with self._buffers:
-            self._drop_prepared()
-            self._next_plan = self._prepared_for(plan, schedule_of(plan))
+            self._beside.prepare(plan, schedule, lambda: self._captured_beside(schedule))
 
     def switch_plan(self) -> None:
         """Runs the plan that was prepared last, from the next step on. Talks to no other rank.
@@ -217,40 +190,24 @@ class CapturedRuntime:
         Captures it now if it could not be captured before, or lists have outgrown the buffers it was captured with.
         """
         with self._buffers:
-            prepared = self._next_plan
-            assert prepared is not None, "prepare_plan() comes first"
-            if prepared.graphs is not None and prepared.generation == self._generation:
-                assert prepared.step is not None
-                old, self._graphs, self._step = self._graphs, prepared.graphs, prepared.step
-                self._schedule, self._next_plan = prepared.schedule, None
-                self._capturing.begin(lambda: old.close(beside=True))
-            self._drop_prepared()
+            prepared = self._beside.take()
+            graphs = prepared.graphs
+            if graphs is not None and graphs.generation == self._generation:
+                self._beside.close_behind(self._graphs)
+                self._graphs, self._step, self._schedule = graphs.steps, graphs.step, prepared.schedule
+            elif graphs is not None:
+                self._beside.close_behind(graphs.steps)
         self.switch(prepared.schedule)
         self._plan = prepared.plan
 
-    def _prepared_for(self, plan: Plan, schedule: Schedule) -> Prepared:
-        """With graphs if there is memory for them."""
-        without = Prepared(plan=plan, schedule=schedule)
-        if schedule == self.schedule:
-            return without
+    def _captured_beside(self, schedule: Schedule) -> Graphs | None:
+        """None: without graphs, for there is no memory for them, or they are those in force."""
         free, _ = torch.cuda.mem_get_info(self._world.device)
-        if free < self._graph_bytes:
-            log.info("plan %s is captured at the switch: %d MiB are free", plan.hash, free >> 20)
-            return without
+        if schedule == self.schedule or free < self._graph_bytes:
+            return None
         step = self._step_of(schedule)
-        try:
-            with yielding():
-                graphs = self._capturing.run(lambda: self._captured_steps(step, warm=True, beside=True))
-        except RuntimeError as error:
-            log.warning("plan %s is captured at the switch: %s", plan.hash, error)
-            return without
-        return replace(without, step=step, graphs=graphs, generation=self._generation)
-
-    def _drop_prepared(self) -> None:
-        prepared, self._next_plan = self._next_plan, None
-        if prepared is not None and prepared.graphs is not None:
-            graphs = prepared.graphs
-            self._capturing.begin(lambda: graphs.close(beside=True))
+        steps = CapturedSteps(step, self._slots, warm=True, sort_early=self._sort_early, beside=True)
+        return Graphs(step=step, steps=steps, generation=self._generation)
 
     @property
     def schedule(self) -> Schedule:
@@ -298,9 +255,8 @@ class CapturedRuntime:
         """Gives graphs and their memory back."""
         self._watchdog.close()
         self._packers.shutdown()
-        self._drop_prepared()
         self._close()
-        self._capturing.close()
+        self._beside.close()
 
     def _capture(self, layout: RawLayout, *, warm: bool = False, held: Sequence[RawBuffer] = ()) -> None:
         with self._buffers:
@@ -332,7 +288,7 @@ class CapturedRuntime:
         self._step = self._step_of(schedule)
         before = torch.cuda.memory_reserved(self._world.device)
         with nullcontext() if self._evaluator is None else self._evaluator.unseen():
-            self._graphs = self._capturing.run(lambda: self._captured_steps(self._step, warm=warm))
+            self._graphs = self._beside.run(lambda: self._captured_steps(self._step, warm=warm))
         self._graph_bytes = max(0, torch.cuda.memory_reserved(self._world.device) - before)
         self._progress.restart()
 
@@ -350,10 +306,8 @@ class CapturedRuntime:
             lists=self._lists,
         )
 
-    def _captured_steps(self, step: TrainStep, *, warm: bool, beside: bool = False) -> CapturedSteps:
+    def _captured_steps(self, step: TrainStep, *, warm: bool) -> CapturedSteps:
         slots = self._slots
-        if beside:
-            return CapturedSteps(step, slots, warm=True, sort_early=self._sort_early, beside=True)
         for (
             slot
         ) in slots:  # a plan's bounded grids have kernels of their own, and a capture beside training must not compile

@@ -101,7 +101,7 @@ class CapturedWindows:
             step()
         end.record()
         end.synchronize()
-        return begin.elapsed_time(end) / 1e3 / self._num_steps
+        return float(begin.elapsed_time(end)) / 1e3 / self._num_steps
 
     def _opens(self) -> dict[str, float]:
         """Probes without work in every window write when they begin."""

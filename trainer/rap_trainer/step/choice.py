@@ -40,8 +40,9 @@ def choose_runtime(
         torch.backends.cuda.matmul.allow_tf32 = spec.trainer.precision != "fp32"
     if on_gpu and wanted != "eager":
         from rap_trainer.captured.assemble import CannotCapture  # Triton, and only for GPUs
-        from rap_trainer.captured.runtime import CapturedRuntime, Tuning
+        from rap_trainer.captured.runtime import CapturedRuntime
         from rap_trainer.captured.schedule import schedule_of
+        from rap_trainer.captured.state import Tuning
 
         size, precision = spec.trainer.batch_size_per_gpu, spec.trainer.precision
         try:
