@@ -308,9 +308,8 @@ class CapturedRuntime:
 
     def _captured_steps(self, step: TrainStep, *, warm: bool) -> CapturedSteps:
         slots = self._slots
-        for (
-            slot
-        ) in slots:  # a plan's bounded grids have kernels of their own, and a capture beside training must not compile
+        # A plan's bounded grids have kernels of their own, and a capture beside training must not compile.
+        for slot in slots:
             for kernel in range(self._preprocessor.num_kernels):
                 self._preprocessor.launch(kernel, slot, BOUNDED)
         if self._sort_early:
