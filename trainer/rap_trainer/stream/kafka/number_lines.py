@@ -1,0 +1,281 @@
+"""JSON lines that all have the keys of the first one, in its order and spacing, and numbers or null as values: by position.
+
+A serializer writes lines of one shape, so all lines can be read side by side, key by key: the sixteen bytes of a value and
+of what stands before the next one are loaded for each line, and become numbers in some sixty vectorised steps. Nothing is
+guessed: each byte between values is compared with the first line's, wanted values are held to JSON's grammar, and a block
+with anything else in it is left to Arrow, which also finds the lines that are no JSON at all. Values of keys that nobody
+wants are passed over unread.
+
+Shapes: R lines. Words are eight bytes of a line, the first one lowest.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+Int64s = npt.NDArray[np.int64]
+Uint64s = npt.NDArray[np.uint64]
+Uint8s = npt.NDArray[np.uint8]
+Float64s = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+PAIR = 16
+"""Bytes that are loaded at once."""
+MAX_PAIRS = 2
+"""Of a value; one that does not end in them is Arrow's."""
+MAX_DIGITS = 19
+"""64 bits hold so many, whichever they are."""
+MAX_SLOW_RATIO = 0.02  # of a column's values that Python reads, such as 1e-05: 0.5 us each, where Arrow takes 0.2
+_FIELD = re.compile(rb'([{,][ \t]*"([^"\\\n]*)"[ \t]*:[ \t]*)(?:-?[0-9][-+.eE0-9]*|null)([ \t]*)')
+_TAIL = re.compile(rb"[ \t]*}[ \t\r]*")
+_NUMBER = re.compile(rb"(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
+_ONES = 0x0101010101010101
+_LOW, _ZEROS, _HIGH, _OVER_NINE, _POINTS = (np.uint64(_ONES * byte) for byte in (1, 0x30, 0x80, 0x76, 0x2E))
+_NULL, _FOUR = np.uint64(int.from_bytes(b"null", "little")), np.uint64(0xFFFFFFFF)
+_TENS = np.uint64(10) ** np.arange(MAX_DIGITS + 1, dtype=np.uint64)
+_EMPTY_BITS = np.arange(64, -8, -8, dtype=np.uint64)
+"""Of a word with so many bytes."""
+_EXACT = np.uint64(1 << 53)  # whole numbers up to here are doubles, and so are powers of ten up to the 22nd
+_NEAR = 2.0**-51  # of a double: more than two roundings can do
+_DTYPES: dict[pa.DataType, type[np.generic]] = {
+    pa.int32(): np.int32,
+    pa.int64(): np.int64,
+    pa.float32(): np.float32,
+    pa.float64(): np.float64,
+}
+_LARGEST = {
+    pa.int32(): np.uint64(np.iinfo(np.int32).max),
+    pa.int64(): np.uint64(np.iinfo(np.int64).max),
+    pa.float32(): _EXACT,
+    pa.float64(): _EXACT,
+}
+"""Whole numbers that are what they are in a column of such a type; a negative one more is Arrow's."""
+
+
+class NotOfThisShape(Exception):
+    """Arrow has to read this block."""
+
+
+class _Piece(NamedTuple):
+    """What stands between two values; behind the last one also the line's end."""
+
+    length: int
+    words: Uint64s
+    masks: Uint64s
+    """Bits of the words that are the piece's."""
+    end: np.uint64
+    """Its first byte, eight times: what ends the value before it."""
+
+    @classmethod
+    def of(cls, text: bytes) -> _Piece:
+        padded = -(-len(text) // PAIR) * PAIR
+        words = np.frombuffer(text.ljust(padded, b"\0"), "<u8")
+        masks = np.frombuffer((b"\xff" * len(text)).ljust(padded, b"\0"), "<u8")
+        return cls(len(text), words, masks, np.uint64(_ONES * text[0]))
+
+
+class _Text(NamedTuple):
+    """What is written at a place of each line: words, and how many bytes of each."""
+
+    words: Sequence[Uint64s]
+    counts: Sequence[Uint8s]
+
+    @property
+    def length(self) -> Uint8s:
+        """Bytes of all words."""
+        return np.asarray(sum(self.counts[1:], start=self.counts[0]))
+
+    def digits(self) -> tuple[Uint64s, Bools]:
+        """What they are worth, and whether they are digits alone, at least one and at most MAX_DIGITS."""
+        length = self.length
+        values_R, good_R = _digits(self.words[0], self.counts[0])
+        good_R &= (length > 0) & (length <= MAX_DIGITS)
+        for words_R, count_R in zip(self.words[1:], self.counts[1:], strict=True):
+            more_R, also_R = _digits(words_R, count_R)
+            values_R = values_R * _TENS.take(count_R) + more_R
+            good_R &= also_R
+        return values_R, good_R
+
+    def whole_number(self) -> tuple[Uint64s, Bools]:
+        """As JSON has them: a zero begins none but itself."""
+        values_R, good_R = self.digits()
+        begins_with_zero_R = self.words[0] & np.uint64(0xFF) == ord("0")
+        return values_R, good_R & ~(begins_with_zero_R & (self.length > 1))
+
+    def is_null(self) -> Bools:
+        """Whether they are null."""
+        return np.asarray((self.words[0] & _FOUR == _NULL) & (self.length == 4))
+
+
+def _digits(words_R: Uint64s, count_R: Uint8s) -> tuple[Uint64s, Bools]:
+    """What the first bytes of words are worth, and whether they are digits."""
+    text_R = (words_R ^ _ZEROS) << _EMPTY_BITS.take(count_R)  # the bytes that come before them now are zeros
+    good_R = ((text_R + _OVER_NINE) | text_R) & _HIGH == 0
+    text_R = text_R * np.uint64(10) + (text_R >> np.uint64(8))  # pairs; then fours and all eight
+    low_R, high_R = text_R & np.uint64(0x000000FF000000FF), (text_R >> np.uint64(16)) & np.uint64(0x000000FF000000FF)
+    return (low_R * np.uint64(0x000F424000000064) + high_R * np.uint64(0x0000271000000001)) >> np.uint64(32), good_R
+
+
+def _bytes_before(end: np.uint64, words_R: Uint64s) -> Uint8s:
+    """How many bytes of each word come before the first that is `end`: 0 to 8."""
+    other_R = words_R ^ end
+    found_R = (other_R - _LOW) & ~other_R & _HIGH  # its lowest bit is right, whatever the ones above
+    return np.asarray(np.bitwise_count(~found_R & (found_R - np.uint64(1))) >> np.uint8(3))
+
+
+class _Lines:
+    """The bytes of some lines."""
+
+    def __init__(self, block: bytes, num_lines: int) -> None:
+        self._padded = block + bytes((MAX_PAIRS + 1) * PAIR)
+        self._bytes_B = np.frombuffer(self._padded, np.uint8)
+        self._pairs_B = np.ndarray((len(self._padded) - PAIR + 1,), f"V{PAIR}", self._padded, strides=(1,))
+        ends = np.flatnonzero(self._bytes_B == ord("\n"))
+        if len(ends) != num_lines or not block.endswith(b"\n"):
+            raise NotOfThisShape
+        self.begins_R, self.ends_R = np.append(0, ends[:-1] + 1), ends + 1
+
+    def bytes_at(self, places: Int64s) -> Uint8s:
+        """One at each place."""
+        return self._bytes_B.take(places, mode="clip")
+
+    def slice(self, begin: int, length: int) -> bytes:
+        """Some bytes."""
+        return self._padded[begin : begin + length]
+
+    def text(self, places: Int64s, end: np.uint64) -> _Text:
+        """What stands from each place on, up to a byte; cut after MAX_PAIRS."""
+        words: list[Uint64s] = []
+        counts: list[Uint8s] = []
+        for pair in range(MAX_PAIRS):
+            for word in self._words(places + PAIR * pair if pair else places):
+                count = _bytes_before(end, word)
+                words.append(word)
+                counts.append(count * (counts[-1] == 8) if counts else count)
+                if not (counts[-1] == 8).any():
+                    return _Text(words, counts)
+        return _Text(words, counts)
+
+    def behind(self, places: Int64s, piece: _Piece) -> Int64s:
+        """The places behind a piece, which stands at all of them. Raises NotOfThisShape."""
+        for first in range(0, len(piece.words), 2):
+            low, high = self._words(places + 8 * first)
+            low = (low ^ piece.words[first]) & piece.masks[first]
+            if (low | ((high ^ piece.words[first + 1]) & piece.masks[first + 1])).any():
+                raise NotOfThisShape
+        return places + piece.length
+
+    def _words(self, places: Int64s) -> tuple[Uint64s, Uint64s]:
+        # both at once: numpy takes as long to pick one word (here, 2026-11)
+        pairs = self._pairs_B[np.minimum(places, len(self._pairs_B) - 1)].view("<u8").reshape(-1, 2)
+        return np.ascontiguousarray(pairs[:, 0]), np.ascontiguousarray(pairs[:, 1])
+
+
+class NumberLines:
+    """One shape of lines."""
+
+    def __init__(self, names: Sequence[str], first: bytes, behind: Sequence[bytes], schema: pa.Schema) -> None:
+        """`first` stands before the first value, `behind` after each; the line's end is part of it."""
+        self._first, self._behind = _Piece.of(first), [_Piece.of(text) for text in behind]
+        self._names, self._schema = names, schema
+
+    @classmethod
+    def of(cls, line: bytes, schema: pa.Schema) -> NumberLines | None:
+        """The shape of a line, without its end; None where this is not for such lines or columns."""
+        if not schema.names or any(kind not in _DTYPES for kind in schema.types):
+            return None
+        pieces: list[bytes] = []
+        names: list[str] = []
+        place, before = 0, b""
+        while (found := _FIELD.match(line, place)) is not None and found[1].startswith(b"{") == (place == 0):
+            pieces.append(before + found[1])
+            names.append(found[2].decode("utf-8", "replace"))
+            place, before = found.end(), found[3]
+        tail = before + line[place:]
+        if _TAIL.fullmatch(tail) is None or len(set(names)) < len(names) or not set(schema.names) <= set(names):
+            return None
+        return cls(names, pieces[0], [*pieces[1:], tail + b"\n"], schema)
+
+    def batch(self, block: bytes, num_rows: int) -> pa.RecordBatch:
+        """The wanted columns of so many lines, each with its end. Raises NotOfThisShape."""
+        lines = _Lines(block, num_rows)
+        columns: dict[str, pa.Array] = {}
+        places_R = lines.behind(lines.begins_R, self._first)
+        for name, piece in zip(self._names, self._behind, strict=True):
+            negative_R = lines.bytes_at(places_R) == ord("-")
+            starts_R = places_R + negative_R
+            text = lines.text(starts_R, piece.end)
+            if name in self._schema.names:
+                kind, null_R = self._schema.field(name).type, text.is_null() & ~negative_R
+                values_R = _values(lines, starts_R=starts_R, text=text, null_R=null_R, kind=kind, end=piece.end)
+                np.negative(values_R, out=values_R, where=negative_R)
+                columns[name] = _array(values_R, null_R, kind)
+            places_R = lines.behind(starts_R + text.length, piece)
+        if (places_R != lines.ends_R).any():
+            raise NotOfThisShape
+        return pa.RecordBatch.from_arrays([columns[name] for name in self._schema.names], schema=self._schema)
+
+
+def _values(
+    lines: _Lines, *, starts_R: Int64s, text: _Text, null_R: Bools, kind: pa.DataType, end: np.uint64
+) -> npt.NDArray[Any]:
+    """Unsigned values of a column; 0 for null."""
+    wide_R, good_R = text.whole_number()
+    values_R: npt.NDArray[Any] = wide_R.astype(_DTYPES[kind])
+    good_R &= wide_R <= _LARGEST[kind]
+    if not good_R.all():
+        values_R[null_R] = 0
+        odd = np.flatnonzero(~(good_R | null_R))
+        if len(odd):
+            if pa.types.is_integer(kind):
+                raise NotOfThisShape
+            values_R[odd] = _fractions(
+                lines, starts=starts_R[odd], lengths=text.length[odd], end=end, is_double=kind == pa.float64()
+            )
+    return values_R
+
+
+def _fractions(lines: _Lines, *, starts: Int64s, lengths: Uint8s, end: np.uint64, is_double: bool) -> Float64s:
+    """Numbers that are not whole. Raises NotOfThisShape where one is none, or rounds to float32 in two ways."""
+    whole = lines.text(starts, _POINTS)
+    part = lines.text(starts + whole.length + 1, end)
+    has_point = whole.length < lengths
+    values, good = whole.whole_number()
+    more, also = part.digits()
+    good &= also & has_point & (lengths <= MAX_DIGITS + 1)
+    places = np.where(good, part.length, 0)
+    values = values * _TENS.take(places) + more
+    floats: Float64s = values.astype(np.float64) / _TENS.take(places).astype(np.float64)
+    good &= (values <= _EXACT) if is_double else ((values <= _EXACT) | _is_sure(floats))
+    slow = np.flatnonzero(~good).tolist()
+    if len(slow) > MAX_SLOW_RATIO * len(lines.begins_R):
+        raise NotOfThisShape
+    for index in slow:
+        written = lines.slice(int(starts[index]), int(lengths[index]))
+        if _NUMBER.fullmatch(written) is None:
+            raise NotOfThisShape
+        floats[index] = float(written)
+    if not np.isfinite(floats if is_double else _as_float32(floats)).all() or not (is_double or _is_sure(floats).all()):
+        raise NotOfThisShape
+    return floats
+
+
+def _is_sure(floats: Float64s) -> Bools:
+    """Which doubles are the same as float32 whatever the last roundings before did."""
+    return np.asarray(_as_float32(floats * (1 - _NEAR)) == _as_float32(floats * (1 + _NEAR)))
+
+
+def _as_float32(floats: Float64s) -> npt.NDArray[np.float32]:
+    with np.errstate(over="ignore"):
+        return floats.astype(np.float32)
+
+
+def _array(values_R: npt.NDArray[Any], null_R: Bools, kind: pa.DataType) -> pa.Array:
+    valid = pa.py_buffer(np.packbits(~null_R, bitorder="little")) if null_R.any() else None
+    return pa.Array.from_buffers(kind, len(values_R), [valid, pa.py_buffer(values_R)])
