@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -26,10 +27,11 @@ from kafka import KafkaAdminClient
 from kafka.admin import NewTopic
 from rap_trainer.produce.kafka_topic import Topic, write_topic
 from rap_trainer.produce.options import Produce
+from rap_trainer.stream.kafka.fast_fetch import MALLOC
 from rap_trainer.stream.kafka.settings import MessageFormat
 
 SIDES: dict[MessageFormat, tuple[str, ...]] = {
-    "arrow": ("poll", "confluent", "source"),
+    "arrow": ("poll", "fast_poll", "confluent", "source"),
     "json": ("poll", "parse_only", "pyarrow_json", "per_row", "source"),
     "tsv": ("poll", "source"),
 }
@@ -89,7 +91,8 @@ def _compare(bootstrap: str, format_name: MessageFormat, rows: int, rows_per_mes
 
 def _run(side: str, arguments: list[str]) -> dict[str, float]:
     command = [sys.executable, str(Path(__file__).with_name("kafka_sides.py")), side, *arguments]
-    answer = subprocess.run(command, capture_output=True, text=True, check=False)
+    environment = {**MALLOC, **os.environ} if side == "fast_poll" else None
+    answer = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if answer.returncode != 0:
         raise SystemExit(f"{side} failed:\n{answer.stderr[-3000:]}")
     result: dict[str, float] = json.loads(answer.stdout.splitlines()[-1])
