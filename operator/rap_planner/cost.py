@@ -48,6 +48,8 @@ class Curve:
         return y0 + (y1 - y0) * (seconds - x0) / (x1 - x0)
 
 
+RAW_EXCHANGES = 2
+"""Collectives of raw columns besides the exchange of ids, which stays (`rap_trainer.owners.columns`)."""
 SLOWED = 0.01
 """Of the step: what a window's capacity may cost (DESIGN 6)."""
 EXPOSED = Curve(lengths=(0.0,), added=(0.0,))
@@ -84,6 +86,11 @@ class Costs:
     def exchange_seconds(self, num_bytes: float, own_bytes: float) -> float:
         """The exchange of inputs when the busiest rank moves this much, measured when it moved `own_bytes`."""
         return max(0.0, self._input_dist_seconds + (num_bytes - own_bytes) / self.profile.links.bytes_per_second)
+
+    @property
+    def raw_exchange_seconds(self) -> float:
+        """What an exchange of raw columns takes before its first byte: one of sizes, one of bytes."""
+        return RAW_EXCHANGES * self.profile.links.latency_seconds
 
     def capacity_seconds(self, window: str) -> float:
         """The longest probe that ran in a window, by the better grid, while the step grew by less than SLOWED."""

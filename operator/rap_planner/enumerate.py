@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rap_contract.profile import Profile
 from rap_contract.windows import ORDER
 
 from rap_planner.cost import Costs
@@ -30,6 +31,11 @@ class Enumerator:
     """Whether features may be preprocessed by the owner of their table."""
     co_run: bool = True
     """Whether kernels may run beside training."""
+
+    @classmethod
+    def of(cls, profile: Profile) -> Enumerator:
+        """What the runtime that was profiled can do: only the eager one preprocesses at tables' owners."""
+        return cls(table_owner=profile.runtime == "eager")
 
     def choices(self, task: Task, costs: Costs) -> Choices:
         movable = self.table_owner and task.num_ranks > 1

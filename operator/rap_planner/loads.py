@@ -121,7 +121,8 @@ class Estimator:
         return max(max(total - mine, (ranks - 1) * mine) for mine in of_rank)
 
     def exchange_seconds(self, owned: Owned) -> float:
-        return self.costs.exchange_seconds(self.exchange_bytes(owned), self.own_exchange_bytes)
+        seconds = self.costs.exchange_seconds(self.exchange_bytes(owned), self.own_exchange_bytes)
+        return seconds + (self.costs.raw_exchange_seconds if owned else 0.0)
 
     def added(self, load: Load, schedule: Schedule) -> tuple[float, ...]:
         """Seconds that each kernel adds to the step of a rank."""

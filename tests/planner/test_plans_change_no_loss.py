@@ -159,7 +159,7 @@ def test_a_plan_of_other_ranks_features_or_owners_is_refused_and_the_old_one_sta
         ({"num_ranks": 2}, "the plan is for 2 ranks, this attempt has 1"),
         ({"mapping": dict.fromkeys(list(mapping)[1:])}, "does not place feature int_0"),
         ({"mapping": {**mapping, "more": None}}, "places feature more, which does not exist"),
-        ({"mapping": {**mapping, "cat_0": 0}}, "preprocesses 1 features on their tables' owners, first cat_0"),
+        ({"mapping": {**mapping, "int_0": 0}}, "int_0 on rank 0, but it is dense and has no table"),
     ):
         with pytest.raises(PlanRefused, match=words):
             trained.prepare_plan(Plan.model_validate({**content, **changed}))

@@ -142,5 +142,7 @@ class ModelBatch:
     """float32, 0 or 1."""
     global_rows: int
     event_times_s_B: torch.Tensor
+    owned: KeyedJaggedTensor | None = None
+    """Of the features that this rank makes for all ranks: ids of everybody's rows, in rank order; `sparse` has none of them."""
     counters: Mapping[str, torch.Tensor] = field(default_factory=dict)
     """int64 scalars on the device, such as `bucketize_nan`; read them rarely."""

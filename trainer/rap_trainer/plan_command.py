@@ -33,7 +33,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--profile", type=Path, metavar="P", help="what `rap profile` measured; default: an H200, only indicative")
     add("--workload", type=Path, metavar="W", help="JSON of list lengths and null shares by feature group")
     add("--mean-length", type=_positive, default=1.0, metavar="L", help="mean list length without --workload")
-    add("--table-owner", action="store_true", help="also consider preprocessing at the table's owner")
+    add(
+        "--table-owner",
+        action="store_true",
+        help="consider preprocessing at tables' owners also for a runtime that cannot",
+    )
     add("--budget", type=_positive, default=10.0, metavar="S", help="stop searching after so many seconds")
     add("--owners", type=Path, metavar="S", help="JSON of {table: rank}: TorchRec's sharding; default: dealt by size")
     add("--html", type=Path, metavar="H", help="also write the plan as a page with a timeline")
@@ -50,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
     workload = workload_of(job, text, mean_length=arguments.mean_length)
     task = task_for(job, profile, workload=workload, owners=read_owners(arguments.owners, job))
     old = None if arguments.diff is None else read_plan(arguments.diff)
-    planner = Planner(enumerator=Enumerator(table_owner=arguments.table_owner))
+    planner = Planner(enumerator=Enumerator(table_owner=True) if arguments.table_owner else Enumerator.of(profile))
     end = time.monotonic() + arguments.budget
     result = planner.search(task, profile, deadline=lambda: time.monotonic() >= end)
     changes = sensitivity(planner, task, profile, of=result) if result.complete else ()

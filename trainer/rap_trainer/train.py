@@ -37,7 +37,10 @@ from rap_trainer.model.build import build_model
 from rap_trainer.model.shard import shard_model
 from rap_trainer.model.tables import embedding_bag_collection
 from rap_trainer.plan.given import given_plan
+from rap_trainer.plan_inputs import owners_of
 from rap_trainer.replan.planning_page import PlanningPage, default_window
+from rap_trainer.replan.profile_in_force import ProfileInForce
+from rap_trainer.replan.remeasuring import Remeasuring, measure_again
 from rap_trainer.replan.switcher import Switcher
 from rap_trainer.serving.publisher import Publisher
 from rap_trainer.step.choice import choose_runtime
@@ -49,9 +52,10 @@ from rap_trainer.step.reports import Reports
 from rap_trainer.step.saving import Saving
 from rap_trainer.step.shown import Shown
 from rap_trainer.step.signals import StopRequest
-from rap_trainer.stream.files import FileSource
+from rap_trainer.stream.files import FileSource, FileSourceOptions
 from rap_trainer.stream.kafka.sharing import agree_on_sharing
 from rap_trainer.stream.kafka.source import KafkaSource
+from rap_trainer.stream.node_sharing import sharing_on_node
 from rap_trainer.stream.source import Source, SourceError
 from rap_trainer.world import PeerLost, World, is_peer_loss, join_world, leave_world
 
@@ -129,8 +133,17 @@ def _attempt(
         plan = given_plan(os.environ)
         runtime, runtime_name = choose_runtime(spec, graph, model, evaluator, world, plan=plan)
         switcher = Switcher.watching_environment(os.environ, runtime, store, tell=shown.told("replan", world))
+        profile = ProfileInForce(job, os.environ, store)
         if world.rank == 0:
-            pages[PLANNING_PATH] = PlanningPage(job, store, runtime, default_window=default_window(runtime_name, world))
+            pages[PLANNING_PATH] = PlanningPage(
+                job,
+                store,
+                runtime,
+                profile=profile,
+                owners=owners_of(model.plan),
+                default_window=default_window(runtime_name, world),
+            )
+            profile.show()
         watch, meters = LossWatch(world.device), Meters(store, spec.features)
         meters.compare(lambda: runtime.plan)
         tools = Tools(
@@ -148,6 +161,9 @@ def _attempt(
             attempt=claim.attempt,
             ledger=_ledger(world, claim.attempt, step, positions),
             switcher=switcher,
+            remeasuring=Remeasuring(
+                spec.replanning, store, profile, measure=measure_again(runtime, runtime_name, world), world=world
+            ),
         )
         passed_over = () if found is None else found.passed_over
         meters.fallbacks(len(passed_over))
@@ -206,7 +222,8 @@ def _resume(found: Found | None, saving: Saving, spec: RAPJobSpec, world: World)
 def _open_source(spec: RAPJobSpec, world: World, positions: Positions) -> Source:
     if spec.source.files is not None:
         store = dist.PrefixStore("rap/files", dist.distributed_c10d._get_default_store())
-        return FileSource(spec, rank=world.rank, world_size=world.size, start=positions, store=store)
+        options = FileSourceOptions(sharing=sharing_on_node(world))
+        return FileSource(spec, rank=world.rank, world_size=world.size, start=positions, store=store, options=options)
     assert spec.source.kafka is not None  # exactly one of them
     sharing = agree_on_sharing(spec.source.kafka, world)
     return KafkaSource(spec, rank=world.rank, world_size=world.size, start=positions, sharing=sharing)

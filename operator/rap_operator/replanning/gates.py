@@ -78,7 +78,7 @@ def before_switch(policy: Replanning, state: Replans, proposal: Proposal, window
 
 def implausibility(state: Replans, proposal: Proposal, window: Window) -> float:
     """By which share the larger of the measured and the predicted step exceeds the other, a known error taken out."""
-    known = state.baseline.prediction_ratio if state.baseline is not None else None
+    known = state.baseline.prediction_ratio if state.baseline is not None and not proposal.corrected else None
     if proposal.before_seconds <= 0:
         return 0.0
     ratio = window.step_seconds / proposal.before_seconds / (known or 1.0)

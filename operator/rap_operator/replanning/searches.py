@@ -181,6 +181,7 @@ def _done(search: Search, found: dict[str, object]) -> Search:
         before_seconds=before_s,
         after_seconds=after_s,
         indicative=bool(found["indicative"]),
+        corrected=found.get("corrected") is True,
     )
     return replace(search, proposal=proposal, plan=str(found["plan"]), fallback=str(found["fallbackPlan"]))
 

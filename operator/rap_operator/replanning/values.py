@@ -158,6 +158,8 @@ class Proposal:
     """Predicted step of the plan found."""
     indicative: bool = False
     """From a profile of another machine or model."""
+    corrected: bool = False
+    """Both predictions were corrected by what the attempt has measured: no known error is left in them."""
 
     @property
     def gain_ratio(self) -> float:

@@ -22,7 +22,7 @@ from rap_contract.profile import Profile
 from rap_contract.windows import INLINE
 from rap_planner.enumerate import Enumerator
 from rap_planner.explain import plan_of
-from rap_planner.loads import Schedule
+from rap_planner.loads import Owned, Schedule
 from rap_planner.rate import Candidate
 from rap_planner.search import Planner, Result
 from rap_planner.task import Task
@@ -43,9 +43,10 @@ def answer(text: str, *, deadline_s: float) -> dict[str, Any]:
         task = task_from(page.get("task"))
         plan = page.get("plan")
         in_force = None if plan is None else Plan.from_json(json.dumps(plan))
-        return _searched(
+        found = _searched(
             task, profile, in_force, default_window=str(page.get("defaultWindow", INLINE)), deadline_s=deadline_s
         )
+        return found | {"corrected": page.get("corrected") is True}
     except InvalidDocument as invalid:
         return {"error": " ".join(str(invalid).split())[:1000]}
     except MemoryError:
@@ -55,18 +56,18 @@ def answer(text: str, *, deadline_s: float) -> dict[str, Any]:
 def _searched(
     task: Task, profile: Profile, in_force: Plan | None, *, default_window: str, deadline_s: float
 ) -> dict[str, Any]:
-    # The runtimes preprocess every feature on its own rows: see rap_trainer.plan.fits.
-    planner = Planner(enumerator=Enumerator(table_owner=False))
+    planner = Planner(enumerator=Enumerator.of(profile))
     end_s = time.monotonic() + deadline_s
     result = planner.search(task, profile, deadline=lambda: time.monotonic() >= end_s)
     indicative = profile.model_hash is None
     fits = in_force is not None and in_force.num_ranks == task.num_ranks and in_force.kernels == task.kernels
+    owned: Owned = frozenset()
+    schedule: Schedule = ((default_window, None),) * len(task.kernels)
     if in_force is not None and fits:
-        schedule: Schedule = tuple((placed.window, placed.programs) for placed in in_force.schedule)
-    else:
-        schedule = ((default_window, None),) * len(task.kernels)
-    seconds = result.estimator.step_seconds(frozenset(), schedule)
-    before = Candidate(owned=frozenset(), schedule=schedule, seconds=seconds)
+        moved = set(in_force.owned)
+        owned = frozenset(n for n, item in enumerate(task.items) if item.name in moved and item.owner is not None)
+        schedule = tuple((placed.window, placed.programs) for placed in in_force.schedule)
+    before = Candidate(owned=owned, schedule=schedule, seconds=result.estimator.step_seconds(owned, schedule))
     old = in_force if in_force is not None and fits else _made(result, before, profile, indicative=indicative)
     is_same = (result.best.owned, result.best.schedule) == (before.owned, before.schedule)
     new = old if is_same else plan_of(result, profile, indicative=indicative)

@@ -38,7 +38,7 @@ from rap_trainer.captured.step_timer import StepTimer
 from rap_trainer.captured.watchdog import Progress, Watchdog
 from rap_trainer.evaluation.evaluator import Evaluator
 from rap_trainer.model.shard import ShardedModel
-from rap_trainer.plan.fits import PlanRefused, kernel_refusal, refusal
+from rap_trainer.plan.fits import PlanRefused, kernel_refusal, owner_refusal, refusal
 from rap_trainer.step.stages import StepState
 from rap_trainer.world import World
 
@@ -91,6 +91,8 @@ class CapturedRuntime:
         self.waited_s = 0.0
         """How long the host has waited for the GPU to take a pinned buffer: back pressure, not work."""
         self._prepared = self._packed = 0
+        self._copied: list[RawBatch | None] = [None, None]
+        """The batches whose memory a copy may still read, by slot: it is done when the slot has been consumed."""
         self._upcoming: CapturedState | None = None
         self._plan: Plan | None = None
         self._beside = Beside(world.device)
@@ -135,13 +137,20 @@ class CapturedRuntime:
         """
         host = self._pinned[self._packed % NUM_PINNED]
         self._packed += 1
-        host.pack(raw, self._packers)
+        target = self._preprocessor.raw[slot]
+        as_it_is = target.takes_blocks(host, raw)
+        if not as_it_is:
+            host.pack(raw, self._packers)
         began = time.perf_counter()
         self._preprocessor.consumed[slot].synchronize()
         self.waited_s += time.perf_counter() - began
         with torch.cuda.stream(self._copies):
-            self._preprocessor.raw[slot].receive(host)
+            if as_it_is:
+                target.receive_blocks(host, raw)
+            else:
+                target.receive(host)
             self._preprocessor.arrived[slot].record()
+        self._copied[slot] = raw
 
     def train(self, state: StepState) -> CapturedState:
         """Replays the step of a prepared batch. Collective. Loss and logits are read lazily, before the step after next."""
@@ -175,8 +184,10 @@ class CapturedRuntime:
     def prepare_plan(self, plan: Plan) -> None:
         """Captures a plan beside the steps of the one in force, from any thread. Raises PlanRefused; the old plan then stays."""
         launches = self._preprocessor.program.groups.launches
-        reason = refusal(plan, self._graph, num_ranks=self._world.size) or kernel_refusal(
-            plan, [(launch.kernel, launch.features) for launch in launches]
+        reason = (
+            refusal(plan, self._graph, num_ranks=self._world.size)
+            or owner_refusal(plan, self._graph, None)
+            or kernel_refusal(plan, [(launch.kernel, launch.features) for launch in launches])
         )
         if reason is not None:
             raise PlanRefused(reason)
@@ -237,7 +248,7 @@ class CapturedRuntime:
             return
         self._schedule = schedule
         with self._buffers:
-            self._close()
+            self._graphs.close()
             self._record(warm=True)
 
     def synchronise_state(self) -> None:
@@ -255,7 +266,7 @@ class CapturedRuntime:
         """Gives graphs and their memory back."""
         self._watchdog.close()
         self._packers.shutdown()
-        self._close()
+        self._graphs.close()
         self._beside.close()
 
     def _capture(self, layout: RawLayout, *, warm: bool = False, held: Sequence[RawBuffer] = ()) -> None:
@@ -320,9 +331,6 @@ class CapturedRuntime:
                 self._sort_early = False
         return CapturedSteps(step, slots, warm=warm, sort_early=False)
 
-    def _close(self) -> None:
-        self._graphs.close()
-
     def _adapt(self, states: Sequence[CapturedState]) -> None:
         """Captures again, on all ranks, so that these batches fit: as lists, with more room. Collective."""
         capacities = self._pinned[0].layout.capacities
@@ -354,7 +362,7 @@ class CapturedRuntime:
         capacities = {name: max(held, room.get(name, 0)) for name, held in layout.capacities.items()}
         log.info("captures again for lists of up to %s elements", needed)
         torch.cuda.synchronize(self._world.device)
-        self._close()
+        self._graphs.close()
         grown = raw_layout(self._graph, batch_size=layout.batch_size, capacities=capacities)
         if self._form is Form.SINGLE:  # talks to no other rank: each grows when its own data asks for it
             self._capture(grown, warm=True, held=self._preprocessor.raw)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rap_contract.graph import FeatureGraph
 from rap_contract.plan import Plan
@@ -24,11 +24,29 @@ def refusal(plan: Plan, graph: FeatureGraph, *, num_ranks: int) -> str | None:
             f"does not place feature {missing[0]}" if missing else f"places feature {unknown[0]}, which does not exist"
         )
         return f"the plan {what} ({len(missing)} missing, {len(unknown)} unknown); plan again with `rap plan`"
-    if plan.owned:
+    return None
+
+
+def owner_refusal(plan: Plan, graph: FeatureGraph, owners: Mapping[str, int] | None) -> str | None:
+    """Why features cannot be preprocessed by the ranks the plan names; None if they can. `owners`: rank of each table.
+
+    Without `owners` the runtime preprocesses own rows only.
+    """
+    if plan.owned and owners is None:
         return (
-            f"the plan preprocesses {len(plan.owned)} features on their tables' owners, first {plan.owned[0]}; the runtimes "
-            "preprocess every feature on its own rows: plan again without --table-owner"
+            f"the plan preprocesses {len(plan.owned)} features on their tables' owners, first {plan.owned[0]}; this runtime "
+            "preprocesses every feature on its own rows: plan again without --table-owner, or set `runtime: eager`"
         )
+    tables = {feature.name: feature.table for feature in graph.features}
+    for name in plan.owned:
+        table, rank = tables[name], plan.mapping[name]
+        if table is None:
+            return f"the plan preprocesses {name} on rank {rank}, but it is dense and has no table; plan again with `rap plan`"
+        if owners is not None and owners.get(table.name) != rank:
+            return (
+                f"the plan preprocesses {name} on rank {rank}, its table {table.name} is on "
+                f"{'no single rank' if table.name not in owners else f'rank {owners[table.name]}'}; plan again with --owners"
+            )
     return None
 
 

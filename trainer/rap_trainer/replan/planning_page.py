@@ -8,32 +8,40 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from rap_contract import metrics
 from rap_contract.job import RAPJob
-from rap_contract.pod import ENV_PROFILE_FILE
 from rap_contract.problem import InvalidDocument
-from rap_contract.profile import GroupWorkload, Profile, Workload
+from rap_contract.profile import GroupWorkload, Workload
 from rap_contract.windows import INLINE
 from rap_planner.task_json import task_document
 
 from rap_trainer.display.metric_store import MetricStore
 from rap_trainer.evaluation.workload import group_columns
-from rap_trainer.plan_inputs import read_profile, task_for
+from rap_trainer.plan_inputs import task_for
+from rap_trainer.replan.profile_in_force import ProfileInForce
 from rap_trainer.step.runtime import Runtime
 from rap_trainer.world import World
-
-PROFILE_NAME = "profile.json"
-"""Beside the checkpoints: where every attempt of the job finds it."""
 
 
 class PlanningPage:
     """Makes the page. `default_window`: where the runtime preprocesses without a plan."""
 
-    def __init__(self, job: RAPJob, store: MetricStore, runtime: Runtime, *, default_window: str = INLINE) -> None:
+    def __init__(
+        self,
+        job: RAPJob,
+        store: MetricStore,
+        runtime: Runtime,
+        *,
+        profile: ProfileInForce | None = None,
+        owners: Mapping[str, int] | None = None,
+        default_window: str = INLINE,
+    ) -> None:
+        """`owners`: the rank of each table; without it tables count as dealt by size."""
         self._job, self._store, self._runtime, self._default_window = job, store, runtime, default_window
+        self._owners = owners
+        self._profile = profile or ProfileInForce(job, os.environ, store)
 
     def __call__(self) -> bytes:
         """JSON: the inputs of a search, or `error` with the reason why there are none."""
@@ -44,14 +52,15 @@ class PlanningPage:
         return json.dumps(content).encode()
 
     def _content(self) -> dict[str, Any]:
-        profile = profile_for(self._job, os.environ)
-        task = task_for(self._job, profile, workload=self._workload())
+        profile, is_corrected = self._profile.corrected()
+        task = task_for(self._job, profile, workload=self._workload(), owners=self._owners)
         plan = self._runtime.plan
         return {
             "profile": profile.model_dump(mode="json", by_alias=True),
             "task": task_document(task),
             "plan": None if plan is None else json.loads(plan.to_json()),
             "defaultWindow": self._default_window,
+            "corrected": is_corrected,
         }
 
     def _workload(self) -> Workload:
@@ -71,10 +80,3 @@ def default_window(runtime: str, world: World) -> str:
     if runtime == "captured":
         return "output_dist"  # captured.runtime.DEFAULT_WINDOW, which needs Triton to import
     return "emb_fwd" if world.device.type == "cuda" else INLINE  # beside the step from its begin; before it
-
-
-def profile_for(job: RAPJob, environment: Mapping[str, str]) -> Profile:
-    """The profile the environment names, or the one beside the checkpoints, or an H200's. Raises InvalidDocument."""
-    named = environment.get(ENV_PROFILE_FILE)
-    path = Path(named) if named else Path(job.spec.checkpoint.path) / PROFILE_NAME
-    return read_profile(path if named or path.is_file() else None, job)

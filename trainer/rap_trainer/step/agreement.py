@@ -39,6 +39,8 @@ class Message:
     """The plan it could run next, by its number (`replan/candidate.py`); 0: none."""
     refused_plan: int = 0
     """The plan it cannot run; 0: none."""
+    measure: bool = False
+    """The first rank: the windows of the step should be measured again."""
     seen_rows: int = 0
     bad_rows: int = 0
     """Totals of the rank's source, for a budget over all ranks."""
@@ -66,6 +68,8 @@ class Decision:
     """Take this plan after the step in hand: every rank could. 0: keep what runs."""
     drop_plan: int = 0
     """Forget this plan: some rank cannot run it."""
+    measure: bool = False
+    """Measure the windows of the step again after the step in hand."""
 
     @property
     def last(self) -> bool:
@@ -97,6 +101,7 @@ def decide(messages: Sequence[Message], *, room: bool, full: Shares, partial: Sh
         report=first.report,
         switch_plan=_common_plan(messages),
         drop_plan=next((message.refused_plan for message in messages if message.refused_plan), 0),
+        measure=first.measure,
     )
 
 
@@ -137,7 +142,9 @@ def _meet(world: World, width: int) -> HostExchange:
 
 
 def _message(values: list[int]) -> Message:
-    rows, ended, stop, failure, flush, checkpoint, report, ready_plan, refused_plan, seen_rows, bad_rows = values
+    rows, ended, stop, failure, flush, checkpoint, report, ready_plan, refused_plan, measure, seen_rows, bad_rows = (
+        values
+    )
     return Message(
         rows=rows,
         ended=bool(ended),
@@ -148,6 +155,7 @@ def _message(values: list[int]) -> Message:
         report=bool(report),
         ready_plan=ready_plan,
         refused_plan=refused_plan,
+        measure=bool(measure),
         seen_rows=seen_rows,
         bad_rows=bad_rows,
     )

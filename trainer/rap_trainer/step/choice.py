@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 
 import torch
 from rap_contract.graph import FeatureGraph
@@ -12,11 +13,13 @@ from rap_contract.problem import InvalidDocument, Problem
 
 from rap_trainer.evaluation.evaluator import Evaluator
 from rap_trainer.model.shard import ShardedModel
-from rap_trainer.plan.fits import PlanRefused, refusal
+from rap_trainer.owners.mapped import Mapped
+from rap_trainer.plan.fits import PlanRefused
 from rap_trainer.program import Program
 from rap_trainer.step.runtime import EagerRuntime, Runtime
 from rap_trainer.step.stages import Preprocess, training_stages
 from rap_trainer.step.windows import StepWindows
+from rap_trainer.stream.kept_memory import KEPT
 from rap_trainer.world import World
 
 log = logging.getLogger(__name__)
@@ -63,20 +66,20 @@ def choose_runtime(
                 raise InvalidDocument([problem]) from reason
             log.info("eager runtime: %s", reason)
         else:
+            KEPT.pinned = True
             return _under(plan, captured, world), "captured"
+    mapped = Mapped(model, graph, world, make=partial(_preprocess, world), rows=spec.trainer.batch_size_per_gpu)
     stages = training_stages(
         model,
-        _preprocess(spec, graph, world),
+        mapped,
         evaluator,
         world_size=world.size,
         device=world.device,
         precision=spec.trainer.precision,
+        delivery=mapped.delivery,
     )
     eager = EagerRuntime(
-        stages,
-        device=world.device,
-        windows=StepWindows(model.module),
-        refusal=lambda plan: refusal(plan, graph, num_ranks=world.size),
+        stages, device=world.device, windows=StepWindows(model.module), refusal=mapped.refusal, remap=mapped.remap
     )
     return _under(plan, eager, world), "eager"
 
@@ -94,14 +97,14 @@ def _under(plan: Plan | None, runtime: Runtime, world: World) -> Runtime:
     return runtime
 
 
-def _preprocess(spec: RAPJobSpec, graph: FeatureGraph, world: World) -> Preprocess:
+def _preprocess(world: World, graph: FeatureGraph, rows: int) -> Preprocess:
     """The fused kernels on a GPU, the ops of PyTorch on a CPU and for what the kernels have no form of."""
     if world.device.type != "cuda":
         return Program(graph).run
     from rap_trainer.fusion import FusedProgram, Limits  # Triton, and only for GPUs
 
     try:
-        fused = FusedProgram(graph, world.device, limits=Limits(batch_size=spec.trainer.batch_size_per_gpu))
+        fused = FusedProgram(graph, world.device, limits=Limits(batch_size=rows))
     except ValueError as reason:
         log.info("preprocessing op by op: %s", reason)
         return Program(graph).run

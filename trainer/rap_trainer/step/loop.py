@@ -19,6 +19,7 @@ from rap_trainer.checkpoint.errors import CheckpointError, WriteFailed
 from rap_trainer.checkpoint.writer import Written
 from rap_trainer.display import Display, Event, Progress
 from rap_trainer.program.columns import BatchError
+from rap_trainer.replan.remeasuring import Remeasuring
 from rap_trainer.replan.switcher import Switcher
 from rap_trainer.step.agreement import Decision, Exchange, Message, decide
 from rap_trainer.step.clock import Clock
@@ -69,6 +70,8 @@ class Tools:
     ledger: Ledger | None = None
     switcher: Switcher | None = None
     """Without one the plan never changes."""
+    remeasuring: Remeasuring | None = None
+    """Without one the profile stays as it was measured first."""
 
 
 class Loop:
@@ -123,6 +126,9 @@ class Loop:
                 upcoming = None
             if tools.switcher is not None:
                 tools.switcher.act(switch=decision.switch_plan, drop=decision.drop_plan)
+            if decision.measure and tools.remeasuring is not None:
+                tools.remeasuring.act()
+                tools.meters.paused()
             sound = not decision.report or self._report()
             if decision.checkpoint and sound:
                 self._save(positions)
@@ -148,6 +154,7 @@ class Loop:
             report=self._clock.report_due(now_s),
             ready_plan=ready,
             refused_plan=refused,
+            measure=self._tools.remeasuring is not None and self._tools.remeasuring.is_due(now_s),
             seen_rows=offer.seen_rows,
             bad_rows=offer.bad_rows,
         )

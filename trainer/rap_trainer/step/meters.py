@@ -92,6 +92,10 @@ class Meters:
     def waited(self, seconds: float) -> None:
         """No step could be made for so long."""
         self._store.inc(metrics.STARVED_SECONDS, seconds)
+        self.paused()
+
+    def paused(self) -> None:
+        """The time until the next step ends is not that step's."""
         self._stepped_s = None
 
     def report(self, seconds_by_part: Mapping[str, float], fresh: FreshnessReading, source: object) -> None:

@@ -68,13 +68,14 @@ class EagerRuntime:
         device: torch.device,
         windows: StepWindows | None = None,
         refusal: Refusal = lambda plan: None,
+        remap: Callable[[Plan | None], None] = lambda plan: None,
     ) -> None:
-        """`windows`: of the model the stages train; without them every plan must be inline."""
+        """`windows`: of the model the stages train; without them every plan must be inline. `remap`: told of each plan in force."""
         self._side_stages = [stage for stage in stages if stage.stream == "side"]
         self._main_stages = [stage for stage in stages if stage.stream == "main"]
         self._side = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]  # torch leaves it untyped
         self._device = device
-        self._windows, self._refusal = windows, refusal
+        self._windows, self._refusal, self._remap = windows, refusal, remap
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="rap-preprocess")
         self._fork: str | None = None
         """The window from which the next step's side stages run; None: at once."""
@@ -135,6 +136,7 @@ class EagerRuntime:
         """The whole of preprocessing is one piece here; it runs where the plan has most of its work."""
         assert self._next_plan is not None, "prepare_plan() comes first"
         self._plan, self._next_plan = self._next_plan, None
+        self._remap(self._plan)
         self.fork_at(busiest_window(self._plan))
 
     def fork_at(self, window: str) -> None:
@@ -210,5 +212,7 @@ class EagerRuntime:
 def _used_on(stream: torch.cuda.Stream, batch: ModelBatch) -> None:
     """Tells the allocator that memory of the side stream is read on `stream`."""
     batch.sparse.record_stream(stream)
+    if batch.owned is not None:
+        batch.owned.record_stream(stream)
     for tensor in (batch.dense_BD, batch.labels_B, batch.event_times_s_B, *batch.counters.values()):
         tensor.record_stream(stream)

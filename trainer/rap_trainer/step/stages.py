@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from rap_trainer.batch import ModelBatch, Positions, RawBatch
 from rap_trainer.evaluation.evaluator import Evaluator
 from rap_trainer.model.shard import ShardedModel
+from rap_trainer.owners.delivery import Delivery
 
 Preprocess = Callable[[RawBatch], ModelBatch]
 
@@ -60,8 +61,12 @@ def training_stages(
     world_size: int,
     device: torch.device,
     precision: str = "fp32",
+    delivery: Delivery | None = None,
 ) -> tuple[Stage, ...]:
-    """The step of a job, in order. `precision` bf16 computes the model's forward pass in it, on a GPU."""
+    """The step of a job, in order. `precision` bf16 computes the model's forward pass in it, on a GPU.
+
+    `delivery`: takes what this rank has preprocessed for others; needed by batches that hold such.
+    """
     autocast = precision == "bf16" and device.type == "cuda"
 
     def _preprocess(state: StepState) -> None:
@@ -74,6 +79,8 @@ def training_stages(
         batch = state.batch
         assert batch is not None
         model.zero_grad()
+        if delivery is not None:
+            delivery.next = batch.owned
         with torch.autocast(device.type, torch.bfloat16, enabled=autocast):
             logits_B = model.forward(batch.dense_BD, batch.sparse)
         logits_B = logits_B.float()

@@ -1,0 +1,91 @@
+"""When a running attempt measures its windows again: the step no longer takes what the plan predicts, and no list explains it.
+
+The first rank decides, all ranks measure between the same two steps. Not here: how to measure.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+import torch.distributed as dist
+from rap_contract import metrics
+from rap_contract.operations import Replanning
+from rap_contract.problem import InvalidDocument
+from rap_contract.profile import Profile
+
+from rap_trainer.display.metric_store import MetricStore
+from rap_trainer.plan.comparison import STEP
+from rap_trainer.replan.profile_in_force import ProfileInForce
+from rap_trainer.step.runtime import Runtime
+from rap_trainer.world import World
+
+log = logging.getLogger(__name__)
+
+Measure = Callable[[Profile], Profile]
+"""The profile with the windows of the step as they are now. Collective."""
+
+
+class Remeasuring:
+    """Of one rank. `measure`: None where the runtime cannot; then only the error history corrects the profile."""
+
+    def __init__(
+        self,
+        policy: Replanning,
+        store: MetricStore,
+        profile: ProfileInForce,
+        *,
+        measure: Measure | None,
+        world: World,
+    ) -> None:
+        self._policy, self._store, self._profile, self._measure, self._world = policy, store, profile, measure, world
+        self._known: float | None = None
+        """Measured over predicted step when the windows were measured last, or first seen."""
+        self._next_s = 0.0
+
+    def is_due(self, now_s: float) -> bool:
+        """Whether this rank asks for it; only the first rank's answer counts. `now_s`: monotonic."""
+        if self._measure is None or self._world.rank > 0 or self._policy.mode == "Off" or now_s < self._next_s:
+            return False
+        ratio = self._store.read(metrics.PLAN_ERROR_RATIO).get((STEP,))
+        if ratio is None:
+            return False
+        if self._known is None:
+            self._known = ratio
+        return 0 < self._policy.triggers.prediction_ratio < abs(ratio / self._known - 1)
+
+    def act(self) -> None:
+        """Measures, between two steps. Collective."""
+        assert self._measure is not None
+        began_s, found = time.monotonic(), [self._read()]
+        if self._world.size > 1:
+            dist.broadcast_object_list(found, src=0, group=self._world.control_group)
+        if found[0] is not None:
+            profile = self._measure(found[0])
+            if self._world.rank == 0:
+                self._profile.replace(profile)
+                log.info("the windows of the step were measured again in %.1f s", time.monotonic() - began_s)
+        self._known = self._store.read(metrics.PLAN_ERROR_RATIO).get((STEP,))
+        self._next_s = time.monotonic() + self._policy.min_interval_seconds
+
+    def _read(self) -> Profile | None:
+        """The first rank's profile; None where it cannot be read, which nobody mends by measuring."""
+        if self._world.rank > 0:
+            return None
+        try:
+            return self._profile.read()
+        except InvalidDocument as invalid:
+            log.warning("the windows are not measured again: %s", invalid)
+            return None
+
+
+def measure_again(runtime: Runtime, name: str, world: World) -> Measure | None:
+    """How a runtime measures its windows between two steps. None for the eager one: a probe beside its step would train."""
+    if name != "captured":
+        return None
+    from rap_trainer.captured.runtime import CapturedRuntime  # Triton, and only for GPUs
+    from rap_trainer.profiling.captured_again import measured_again
+
+    assert isinstance(runtime, CapturedRuntime)
+    return lambda profile: measured_again(profile, runtime.assembled, world)
