@@ -26,7 +26,7 @@ def check_job(document: object) -> RAPJob:
         hint = f"start with `apiVersion: {API_VERSION}` and `kind: RAPJob`"
         raise InvalidDocument([Problem(path=(), message="a RAPJob is a mapping", hint=hint, value=_shown(document))])
     try:
-        job = RAPJob.model_validate(document)
+        job = RAPJob.model_validate(document, by_alias=True, by_name=False)  # as the API server, which knows aliases only
     except ValidationError as error:
         raise InvalidDocument(_of_shape(error, document)) from None
     problems = _of_relations(job.spec)

@@ -42,6 +42,16 @@ CASES = {
         "spec.features[0].ops[0].fillnull",
         "unknown key",
     ),
+    "a key by its Python name": (
+        changed("spec", "restart_policy", {"maxRestarts": 1}),
+        "spec.restart_policy",
+        "did you mean `restartPolicy`",
+    ),
+    "an op's parameter by its Python name": (
+        changed("spec", "features", 1, "ops", 2, {"firstx": {"n": 1}}),
+        "spec.features[1].ops[2].firstx.n",
+        "unknown key",
+    ),
     "two ops in a step": (
         changed("spec", "features", 0, "ops", 0, {"fillNull": {"value": 0}, "logit": {"eps": 0.1}}),
         "spec.features[0].ops[0]",

@@ -40,7 +40,7 @@ JUNK: tuple[Any, ...] = (
 OPS: tuple[Any, ...] = (
     *({"fillNull": {"value": 0}}, {"sigridHash": {"salt": 1}}, {"positiveModulus": {"modulus": 7}}),
     *({"firstx": {"count": 2}}, {"clamp": {"lo": 0, "hi": 9}}, {"bucketize": {"borders": [1, 2, 3]}}, {"log": {}}),
-    *({"onehot": {"low": 0, "high": 9, "classes": 3}}, {"ngram": {"n": 2}}, {"enumerate": {}}, {"log1p": {}}),
+    *({"onehot": {"low": 0, "high": 9, "classes": 3}}, {"ngram": {"size": 2}}, {"enumerate": {}}, {"log1p": {}}),
     *({"boxcox": {"lambda": 0.5}}, {"logit": {"eps": 1e-5}}, {"localHour": {}}, {"standardize": {"mean": 0, "std": 1}}),
     *({"mapId": {"map": {"1": 2}}}, {"sample": {"rate": 0.5}}, {"cartesian": {"with": "cat_0"}}, {"nothing": {}}),
 )

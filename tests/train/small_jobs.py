@@ -26,7 +26,7 @@ def document(folder: Path, **changes: Any) -> dict[str, Any]:
             {"columns": ["int_{0..2}"], "ops": [{"fillNull": {"value": 0}}]},
             {
                 "columns": ["cat_{0..2}"],
-                "ops": [{"positiveModulus": {"n": 40}}],
+                "ops": [{"positiveModulus": {"modulus": 40}}],
                 "table": {"rows": 40, "dim": 8},
             },
         ],

@@ -139,7 +139,7 @@ def test_a_new_nonce_starts_from_a_fresh_model(folder: Path) -> None:
 def with_features(index: int, **changes: Any) -> list[dict[str, Any]]:
     features: list[dict[str, Any]] = [
         {"columns": ["int_{0..2}"], "ops": [{"fillNull": {"value": 0}}]},
-        {"columns": ["cat_{0..2}"], "ops": [{"positiveModulus": {"n": 40}}], "table": {"rows": 40, "dim": 8}},
+        {"columns": ["cat_{0..2}"], "ops": [{"positiveModulus": {"modulus": 40}}], "table": {"rows": 40, "dim": 8}},
     ]
     features[index] = {**features[index], **changes}
     return features

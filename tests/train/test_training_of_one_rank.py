@@ -105,7 +105,7 @@ def test_weighted_lists_and_shared_half_precision_tables_train(tmp_path: Path) -
     random = np.random.default_rng(3)
     weights = pa.array(list(random.random((64, 2)).astype("float32")), type=pa.list_(pa.float32()))
     write_events(tmp_path, rows=64, weight=weights)
-    ids = [{"fillNull": {"value": 0}}, {"positiveModulus": {"n": 40}}]
+    ids = [{"fillNull": {"value": 0}}, {"positiveModulus": {"modulus": 40}}]
     table = {"rows": 40, "dim": 8, "name": "shared", "dtype": "float16", "pooling": "mean"}
     job = small_job(
         tmp_path,

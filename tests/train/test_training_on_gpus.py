@@ -28,7 +28,7 @@ ONE_ID = [
     {"columns": ["int_{0..2}"], "ops": [{"fillNull": {"value": 0}}]},
     {
         "columns": ["cat_{0..2}"],
-        "ops": [{"fillNull": {"value": 0}}, {"positiveModulus": {"n": 40}}, {"firstx": {"n": 1}}],
+        "ops": [{"fillNull": {"value": 0}}, {"positiveModulus": {"modulus": 40}}, {"firstx": {"count": 1}}],
         "table": {"rows": 40, "dim": 16},
     },
 ]
