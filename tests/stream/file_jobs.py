@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from rap_contract.job import RAPJobSpec
 from rap_trainer.batch import Positions, RawBatch
 from rap_trainer.stream.catalogue import LocalStore
 from rap_trainer.stream.files import FileSource, FileSourceOptions
+from rap_trainer.stream.node_sharing import Sharing
 
 DEADLINE_S = 60.0
 COLUMNS = {"label": "int32", "row": "int64", "dense": "float32", "ids": "list<int64>"}
@@ -67,14 +70,19 @@ def ranks(
     *,
     start: Positions | None = None,
     options: FileSourceOptions | None = None,
+    ranks_per_node: int = 1,
 ) -> Iterator[list[FileSource]]:
-    """The sources of all ranks, in one process."""
+    """The sources of all ranks, in one process; those of a node share what its first one decodes."""
     store = LocalStore()
-    shared = options or FileSourceOptions(settle_s=0.05)
-    sources = [
-        FileSource(spec, rank=rank, world_size=world_size, start=start, store=store, options=shared)
-        for rank in range(world_size)
-    ]
+    given = options or FileSourceOptions(settle_s=0.05)
+    run = f"test-files-{secrets.token_hex(8)}"
+    sources = []
+    for rank in range(world_size):
+        node, local_rank = divmod(rank, ranks_per_node)
+        size = min(ranks_per_node, world_size - node * ranks_per_node)
+        sharing = Sharing(address=f"{run}-{node}", local_rank=local_rank, local_size=size) if size > 1 else None
+        own = replace(given, sharing=sharing)
+        sources.append(FileSource(spec, rank=rank, world_size=world_size, start=start, store=store, options=own))
     try:
         yield sources
     finally:

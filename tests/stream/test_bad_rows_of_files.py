@@ -17,14 +17,18 @@ def letters(directory: Path) -> list[tuple[str, int]]:
     return [(line["unit"], line["offset"]) for line in lines]
 
 
-def test_each_bad_row_is_one_dead_letter_however_many_ranks_see_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ranks_per_node", [1, 3])
+def test_each_bad_row_is_one_dead_letter_and_counted_once_however_many_ranks_see_it(
+    tmp_path: Path, ranks_per_node: int
+) -> None:
     write(tmp_path / "events", "a.parquet", table(0, 50, bad=[0, 7, 49]), row_group_size=10)
     write(tmp_path / "events", "b.parquet", table(50, 10, bad=range(50, 60)))
     dead = tmp_path / "dead"
-    with ranks(job(tmp_path / "events", batch_rows=5, deadLetter={"path": str(dead)}), 3) as sources:
+    spec = job(tmp_path / "events", batch_rows=5, deadLetter={"path": str(dead)})
+    with ranks(spec, 3, ranks_per_node=ranks_per_node) as sources:
         train(sources)
-        assert [source.counts().bad_rows for source in sources] == [{"label": 13}] * 3
-        assert [source.counts().rows for source in sources] == [60] * 3
+        assert [source.counts().bad_rows for source in sources] == [{"label": 13}, {}, {}]
+        assert [source.counts().rows for source in sources] == [60, 0, 0]
     assert letters(dead) == [("a.parquet", row) for row in (0, 7, 49)] + [("b.parquet", row) for row in range(10)]
 
 

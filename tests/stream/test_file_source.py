@@ -35,24 +35,29 @@ def events(tmp_path: Path) -> Path:
 GOOD = [row for row in range(100) if row not in BAD]
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3])
-def test_every_good_row_is_trained_exactly_once_in_order(events: Path, world_size: int) -> None:
-    with ranks(job(events, batch_rows=5), world_size) as sources:
+WORLDS = pytest.mark.parametrize(("world_size", "ranks_per_node"), [(1, 1), (2, 1), (2, 2), (3, 1), (3, 2), (3, 3)])
+
+
+@WORLDS
+def test_every_good_row_is_trained_exactly_once_in_order(events: Path, world_size: int, ranks_per_node: int) -> None:
+    with ranks(job(events, batch_rows=5), world_size, ranks_per_node=ranks_per_node) as sources:
         steps = train(sources)
     assert [row for rows in flat(steps) for row in rows] == GOOD
 
 
-def test_two_ranks_of_half_a_batch_see_the_rows_of_one_rank_step_by_step(events: Path) -> None:
+@pytest.mark.parametrize("ranks_per_node", [1, 2])
+def test_two_ranks_of_half_a_batch_see_the_rows_of_one_rank_step_by_step(events: Path, ranks_per_node: int) -> None:
     with ranks(job(events, batch_rows=8), 1) as sources:
         alone = flat(train(sources))
-    with ranks(job(events, batch_rows=4), 2) as sources:
+    with ranks(job(events, batch_rows=4), 2, ranks_per_node=ranks_per_node) as sources:
         together = train(sources)
     assert flat(together) == alone
     assert [len(rows) for rows in together[0]] == [4, 4]
 
 
-def test_all_ranks_hold_the_same_positions_of_what_is_begun_after_each_step(events: Path) -> None:
-    with ranks(job(events, batch_rows=5), 3) as sources:
+@pytest.mark.parametrize("ranks_per_node", [1, 2, 3])
+def test_all_ranks_hold_the_same_positions_of_what_is_begun_after_each_step(events: Path, ranks_per_node: int) -> None:
+    with ranks(job(events, batch_rows=5), 3, ranks_per_node=ranks_per_node) as sources:
         while step(sources) is not None:
             begun = [{n: p for n, p in source.positions().items() if p.offset != 0} for source in sources]
             assert begun == begun[:1] * 3
@@ -67,9 +72,10 @@ def test_all_ranks_hold_the_same_positions_of_what_is_begun_after_each_step(even
     group_rows=st.integers(1, 30),
     worlds=st.lists(st.sampled_from([1, 2, 4]), min_size=2, max_size=4),
     steps_each=st.lists(st.integers(1, 3), min_size=4, max_size=4),
+    ranks_per_node=st.sampled_from([1, 2, 4]),
 )
 def test_resuming_anywhere_on_any_number_of_ranks_equals_an_uninterrupted_run(
-    bad: set[int], cuts: list[int], group_rows: int, worlds: list[int], steps_each: list[int]
+    bad: set[int], cuts: list[int], group_rows: int, worlds: list[int], steps_each: list[int], ranks_per_node: int
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder) / "events"
@@ -81,7 +87,8 @@ def test_resuming_anywhere_on_any_number_of_ranks_equals_an_uninterrupted_run(
             uninterrupted = flat(train(sources))
         resumed, positions = [], None
         for world_size, max_steps in zip([*worlds, 1], [*steps_each[: len(worlds)], 1000], strict=True):
-            with ranks(job(directory, batch_rows=4 // world_size), world_size, start=positions) as sources:
+            each = job(directory, batch_rows=4 // world_size)
+            with ranks(each, world_size, start=positions, ranks_per_node=ranks_per_node) as sources:
                 resumed += flat(train(sources, max_steps=max_steps))
                 positions = sources[-1].positions()
         assert resumed == uninterrupted

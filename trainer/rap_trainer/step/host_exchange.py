@@ -7,18 +7,15 @@ sockets, so the others know at once. Not here: what is said, and ranks of severa
 
 from __future__ import annotations
 
-import os
 import select
-import socket
 import struct
 import time
 from collections.abc import Sequence
 
+from rap_trainer.host_sockets import admitted, knocked, opened
 from rap_trainer.world import PeerLost
 
 SPIN_S = 100e-6  # of looking without sleeping: several times what the others are apart when all is well
-_MEETING_S = 60.0  # for all ranks to connect; they have just met over TCP
-_KNOCK_S = 0.01
 
 
 class HostExchange:
@@ -29,18 +26,10 @@ class HostExchange:
         self._rank, self._width, self._timeout_s = rank, width, timeout_s
         self._packet = struct.Struct(f"{width}q")
         self._all = struct.Struct(f"{width * size}q")
-        door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
-            if rank == 0:
-                door.settimeout(_MEETING_S)
-                door.bind(f"\0{address}")
-                door.listen(size)
-                self._peers = _admitted(door, size - 1)
-            else:
-                self._peers = [_knocked(door, address)]
-                door.send(bytes([rank]))
+            others = size - 1
+            self._peers = [knocked(address, rank)] if rank else admitted(opened(address, guests=others), others)
         except OSError as error:
-            door.close()
             raise PeerLost(f"rank {rank} does not meet the ranks of its host: {error}") from error
         for peer in self._peers:
             peer.setblocking(False)
@@ -91,33 +80,3 @@ class HostExchange:
     def _lost(self, index: int, why: str) -> PeerLost:
         other = 0 if self._rank else index + 1
         return PeerLost(f"rank {self._rank} no longer hears rank {other}: {why}")
-
-
-def _knocked(door: socket.socket, address: str) -> socket.socket:
-    """The socket, once the first rank has opened its door."""
-    until_s = time.monotonic() + _MEETING_S
-    while True:
-        try:
-            door.connect(f"\0{address}")
-        except ConnectionRefusedError:
-            if time.monotonic() >= until_s:
-                raise
-            time.sleep(_KNOCK_S)
-        else:
-            return door
-
-
-def _admitted(door: socket.socket, count: int) -> list[socket.socket]:
-    """The sockets of ranks 1 to `count`, in order; strangers are turned away."""
-    found: dict[int, socket.socket] = {}
-    with door:
-        while len(found) < count:
-            peer, _ = door.accept()
-            peer.settimeout(_MEETING_S)
-            _, user, _ = struct.unpack("3i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-            number = peer.recv(1) if user == os.getuid() else b""
-            if number and 1 <= number[0] <= count and number[0] not in found:
-                found[number[0]] = peer
-            else:
-                peer.close()
-    return [found[rank] for rank in range(1, count + 1)]

@@ -1,6 +1,7 @@
 """The reader thread of a file source: follows the catalogue and fills the backlog.
 
-On the first rank it also writes the catalogue. It decides nothing about batches.
+On the first rank it also writes the catalogue. Where ranks of a node share a reader it gives them what it decodes.
+It decides nothing about batches.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,12 +22,15 @@ from rap_contract.source import Files
 
 from rap_trainer.stream.backlog import Backlog, Chunk
 from rap_trainer.stream.catalogue import CatalogueLog, Kind, Record
+from rap_trainer.stream.chunk_message import End
 from rap_trainer.stream.dead_letters import BadRow
 from rap_trainer.stream.decode import Declared, Decoder
 from rap_trainer.stream.discovery import Discovery
 from rap_trainer.stream.file_format import FileProblem, Piece
+from rap_trainer.stream.node_sharing import ChunkSender
 from rap_trainer.stream.open_file import open_file, wanted_columns
 from rap_trainer.stream.source import SourceError
+from rap_trainer.world import PeerLost
 
 logger = logging.getLogger(__name__)
 
@@ -38,9 +42,18 @@ class FileReader:
     """Reads in a thread of its own from `start` to `Backlog.close`."""
 
     def __init__(
-        self, files: Files, declared: Declared, backlog: Backlog, log: CatalogueLog, discovery: Discovery | None
+        self,
+        files: Files,
+        declared: Declared,
+        backlog: Backlog,
+        *,
+        log: CatalogueLog,
+        discovery: Discovery | None,
+        sender: ChunkSender | None = None,
     ) -> None:
+        """`discovery`: on the first rank of all. `sender`: where other ranks of the node wait for the same rows."""
         self._files, self._declared, self._backlog, self._log = files, declared, backlog, log
+        self._sender = sender
         self._discovery = discovery
         path = Path(files.path)
         self._directory = path.parent if path.is_file() else path
@@ -58,6 +71,8 @@ class FileReader:
 
     def join(self) -> None:
         """Returns when the thread has ended; close the backlog first."""
+        if self._sender is not None:
+            self._sender.stop()
         if self._thread.is_alive():
             self._thread.join()
 
@@ -73,6 +88,8 @@ class FileReader:
 
     def _run(self) -> None:
         try:
+            if self._sender is not None:
+                self._sender.begin()
             for record in self._records():
                 if record.kind is Kind.ERROR:
                     raise SourceError(record.message)
@@ -82,10 +99,13 @@ class FileReader:
                     return
             self._put_late()
             self._backlog.end()
+            self._tell(End())
         except BaseException as error:  # handed to the training loop, which raises it
             self._end(error)
         finally:
             self._converter.shutdown()
+            if self._sender is not None:
+                self._sender.close()
 
     def _end(self, error: BaseException) -> None:
         """The rows before the fault are trained before it is raised."""
@@ -94,6 +114,14 @@ class FileReader:
         except BaseException as earlier:  # of the same stream, so it comes first
             error = earlier
         self._backlog.end(error)
+        if isinstance(error, Exception) and not isinstance(error, PeerLost):
+            with suppress(PeerLost):
+                self._tell(End(error=error))
+
+    def _tell(self, value: Chunk | End) -> None:
+        """Gives the other ranks of the node what this one has got."""
+        if self._sender is not None:
+            self._sender.send(value)
 
     def _records(self) -> Iterator[Record]:
         """Records of the catalogue until its end; as first rank, writes them as files appear."""
@@ -146,8 +174,12 @@ class FileReader:
         """Puts the chunk that was left, if any; False when the backlog was closed."""
         if self._late is None:
             return True
-        (chunk, last), self._late = self._late, None
-        return self._backlog.put(replace(chunk.result(), last=True) if last else chunk.result())
+        (late, last), self._late = self._late, None
+        chunk = replace(late.result(), last=True) if last else late.result()
+        if not self._backlog.put(chunk):
+            return False
+        self._tell(chunk)
+        return True
 
     def _chunks(self, record: Record) -> Iterator[Future[Chunk]]:
         """The file's chunks, the newest being converted in a thread of its own."""

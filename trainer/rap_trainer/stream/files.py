@@ -1,15 +1,15 @@
 """A directory of files as a source of training rows.
 
-All ranks read the same rows in one order and each trains its slice of every step, so neither the
+All ranks have the same rows in one order and each trains its slice of every step, so neither the
 number of ranks nor a restart changes which rows a step sees. Reading and decoding happen in a
-thread ahead of training; positions move only with what is taken.
+thread ahead of training, once a node where its ranks share it; positions move only with what is taken.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rap_contract import metrics
@@ -24,8 +24,10 @@ from rap_trainer.stream.catalogue import CatalogueLog, KeyValueStore, LocalStore
 from rap_trainer.stream.dead_letters import BadRow, DeadLetter, DeadLetters, LoggedDeadLetters
 from rap_trainer.stream.decode import declared
 from rap_trainer.stream.discovery import FINISHED, SETTLE_S, Discovery
+from rap_trainer.stream.file_follower import FileFollower
 from rap_trainer.stream.file_lag import FileLagMeter, file_lag
 from rap_trainer.stream.file_reader import FileReader
+from rap_trainer.stream.node_sharing import ChunkSender, Sharing
 from rap_trainer.stream.open_file import open_file
 from rap_trainer.stream.rows import Span, batch_of
 from rap_trainer.stream.source import Lag, Offer
@@ -41,21 +43,24 @@ class FileSourceOptions:
     """Decoded bytes read ahead; a full step's rows are held even if they are more."""
     settle_s: float = SETTLE_S
     """An unfinished file that has not grown for so long is put aside."""
+    sharing: Sharing | None = None
+    """The ranks of a node for which its first one reads; None: every rank reads by itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FileCounts:
-    """What a source counted so far, for metrics."""
+    """What a source counted so far, for metrics: the first rank's word for all, so that sums over ranks are right."""
 
-    rows: int
+    rows: int = 0
     """Rows consumed by all ranks, the bad ones included."""
-    bad_rows: Mapping[str, int]
+    bad_rows: Mapping[str, int] = field(default_factory=dict)
     """By reason."""
-    quarantined_files: Mapping[str, int]
+    quarantined_files: Mapping[str, int] = field(default_factory=dict)
     """By reason."""
-    waiting_files: int
+    waiting_files: int = 0
     """Files that are known but not finished."""
-    buffered_bytes: int
+    buffered_bytes: int = 0
+    """Of this rank."""
 
 
 class FileSource:
@@ -88,9 +93,8 @@ class FileSource:
         self._lag_meter = FileLagMeter(files.path)
         self._backlog = Backlog(limit_bytes=options.limit_bytes, min_rows=self._step_rows)
         self._discovery = _discovery(spec, self._start, options) if rank == 0 else None
-        self._reader = FileReader(
-            files, declared(spec), self._backlog, CatalogueLog(store or LocalStore()), self._discovery
-        )
+        log = CatalogueLog(store or LocalStore())
+        self._reader = _reader(spec, self._backlog, log=log, discovery=self._discovery, sharing=options.sharing)
         self._reader.start()
 
     def offer(self) -> Offer:
@@ -144,7 +148,9 @@ class FileSource:
         return positions
 
     def counts(self) -> FileCounts:
-        """Totals since this source began."""
+        """Totals since this source began; nothing on ranks but the first, which see the same rows."""
+        if self._rank != 0:
+            return FileCounts(buffered_bytes=self._backlog.num_bytes)
         finished = {name for name, position in self._positions.items() if position.offset == FINISHED}
         return FileCounts(
             rows=self._rows,
@@ -196,6 +202,17 @@ class FileSource:
             self._bad.seen(rows=part.next_row - part.first_row, bad_rows=len(part.bad))
             self._bad.keep([letter_of(part.chunk.unit, row) for row in part.bad])
         self._bad.check()
+
+
+def _reader(
+    spec: RAPJobSpec, backlog: Backlog, *, log: CatalogueLog, discovery: Discovery | None, sharing: Sharing | None
+) -> FileReader | FileFollower:
+    if sharing is not None and not sharing.leads:
+        return FileFollower(sharing, backlog)
+    files = spec.source.files
+    assert files is not None
+    sender = None if sharing is None else ChunkSender(sharing)
+    return FileReader(files, declared(spec), backlog, log=log, discovery=discovery, sender=sender)
 
 
 def letter_of(unit: str, bad: BadRow) -> DeadLetter:
