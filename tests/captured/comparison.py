@@ -78,9 +78,10 @@ def reference(model: Model, feed: Feed) -> list[float]:
 
 def traced_part(model: Model, exchange: Exchange, blocks: Blocks) -> TracedPart:
     owned = ownership_of(model.sharded).owned
-    alone = _Logits(without_tables(model.dmp.module, [name for names in owned for name in names], SIZES.dim))
     parameters = [parameter for layer in (*model.mlps.bottom, *model.mlps.top) for parameter in layer.parameters()]
-    return TracedPart(alone, parameters, blocks, allocate=exchange.allocate_grads, num_dense=SIZES.num_dense)
+    names = [name for each in owned for name in each]
+    apart = without_tables(_Logits(model.dmp.module), parameters, names, SIZES.dim)
+    return TracedPart(apart, blocks, allocate=exchange.allocate_grads, num_dense=SIZES.num_dense)
 
 
 class _Logits(torch.nn.Module):

@@ -156,3 +156,55 @@ def _changed(batch: RawBatch, change: int) -> RawBatch:
             size = int(lengths_B.sum())
             columns[name] = replace(columns[name], values_N=torch.arange(size), nulls_N=None, lengths_B=lengths_B)
     return replace(batch, columns=columns)
+
+
+def in_wider_memory(batch: RawBatch) -> RawBatch:
+    """Blocks as a source cuts them out of a piece of many rows."""
+    blocks = []
+    for block in batch.blocks:
+        wide = torch.cat([block.data_CB.flip(1), block.data_CB, block.data_CB], 1)
+        blocks.append(replace(block, data_CB=wide[:, batch.num_rows : 2 * batch.num_rows]))
+    return replace(batch, blocks=tuple(blocks))
+
+
+@pytest.mark.parametrize("nulls", [True, False])
+def test_pinned_blocks_go_to_the_device_without_being_packed(
+    graph: FeatureGraph, layout: RawLayout, monkeypatch: pytest.MonkeyPatch, nulls: bool
+) -> None:
+    host, device, packed = (RawBuffer(layout, CPU) for _ in range(3))
+    first, batch = with_blocks(raw(32, seed=3), graph), in_wider_memory(with_blocks(raw(32, seed=4), graph))
+    if not nulls:
+        first, batch = (
+            replace(
+                each,
+                columns={name: replace(column, nulls_N=None) for name, column in each.columns.items()},
+                blocks=tuple(block for block in each.blocks if block.field == "values"),
+            )
+            for each in (first, batch)
+        )
+    assert not device.takes_blocks(host, batch)  # it holds no lengths yet, and nothing is pinned here
+    host.pack(first)
+    device.receive(host)
+    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda tensor: True)
+    assert device.takes_blocks(host, batch)
+    device.receive_blocks(host, batch)
+    packed.pack(batch)
+    assert torch.equal(device.bytes, packed.bytes)
+    with_others = with_blocks(raw(31, seed=5), graph)
+    assert not device.takes_blocks(host, with_others)  # fewer rows: their lengths must be written
+
+
+def test_null_flags_of_an_earlier_batch_do_not_stay(
+    graph: FeatureGraph, layout: RawLayout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host, device = RawBuffer(layout, CPU), RawBuffer(layout, CPU)
+    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda tensor: True)
+    batch = with_blocks(raw(32), graph)
+    host.pack(batch)
+    device.receive(host)
+    none = replace(
+        batch,
+        columns={name: replace(column, nulls_N=None) for name, column in batch.columns.items()},
+        blocks=tuple(block for block in batch.blocks if block.field == "values"),
+    )
+    assert not device.takes_blocks(host, none)

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+import triton
+import triton.language as tl
 from rap_trainer.captured import dense_optimizer as optimizers
 from rap_trainer.captured import narrow_interaction as narrow
 from rap_trainer.captured import pointwise, tile
@@ -29,11 +31,12 @@ FEW = Blocks(order=(2, 0, 3, 1, 4), counts=(2, 3), rank=0, batch_size=3, dim=DIM
 MANY = Blocks(order=tuple((7 * f) % 36 for f in range(36)), counts=(9, 27), rank=1, batch_size=2, dim=DIM)
 
 
+@pytest.mark.parametrize("precision", ["ieee", "tf32"])
 @pytest.mark.parametrize("optional", [False, True], ids=["all-present", "some-absent"])
 @pytest.mark.parametrize(
     ("kind", "blocks"), [("narrow", FEW), ("wide", FEW), ("wide", MANY)], ids=["narrow", "wide-few", "wide-many"]
 )
-def test_interaction_kernels(kind: str, blocks: Blocks, optional: bool) -> None:
+def test_interaction_kernels(kind: str, blocks: Blocks, optional: bool, precision: str) -> None:
     torch.manual_seed(0)
     map_ = tile.TileMap.of(blocks, DEVICE, by_position=kind == "wide")
     B, S = blocks.batch_size, len(blocks.order)
@@ -45,7 +48,8 @@ def test_interaction_kernels(kind: str, blocks: Blocks, optional: bool) -> None:
     places = (map_.origin_T, map_.offset_T, map_.stride_T)
     sizes_of_rows = (B, map_.num_features)
     rows = (map_.position_T, *places, *sizes_of_rows) if kind == "narrow" else (*places, map_.place_T, *sizes_of_rows)
-    sizes: dict[str, Any] = {"D": DIM, "PRECISION": "ieee", "MASKED": optional}
+    sizes: dict[str, Any] = {"D": DIM, "PRECISION": precision, "MASKED": optional}
+    close: dict[str, Any] = {} if precision == "ieee" else {"rtol": 0.0, "atol": 2e-2}
     stages = {"STAGES": 1}
     forward, backward, programs = narrow.narrow_forward_kernel, narrow.narrow_backward_kernel, 2
     if kind == "narrow":
@@ -57,7 +61,7 @@ def test_interaction_kernels(kind: str, blocks: Blocks, optional: bool) -> None:
     held = bottom if present is None else present
     more = stages if kind == "narrow" else {}
     forward[(programs,)](bottom, own, peer, held, out, *rows, out.stride(0), **sizes, **more)
-    torch.testing.assert_close(out, expected)
+    torch.testing.assert_close(out, expected, **close)
 
     grad = torch.randn(B, map_.padded_columns)
     twin = tile.TileGradients(
@@ -67,7 +71,24 @@ def test_interaction_kernels(kind: str, blocks: Blocks, optional: bool) -> None:
     into = [torch.zeros(B, DIM), torch.full_like(own, 7.0), torch.full_like(peer, 7.0)]
     backward[(programs,)](bottom, own, peer, held, grad, *into, *rows, grad.stride(0), **sizes, **stages)
     for got, reference in zip(into, (twin.bottom_BD, twin.own, twin.peer), strict=True):
-        torch.testing.assert_close(got, reference)
+        torch.testing.assert_close(got, reference, **close)
+
+
+@triton.jit  # type: ignore[untyped-decorator]  # triton leaves it untyped
+def operand_kernel(from_ptr, to_ptr, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]  # a kernel
+    at = tl.arange(0, SIZE)
+    tl.store(to_ptr + at, narrow.operand(tl.load(from_ptr + at), "tf32"))
+
+
+def test_operands_of_tf32_are_rounded_to_the_nearest_and_nan_stays() -> None:
+    step = 2.0**-10  # between neighbours at 1
+    given = [1.0, 1 + 0.49 * step, 1 + 0.51 * step, -1 - 0.75 * step, 0.0, float("inf"), float("nan"), 2.0**-126]
+    expected = [1.0, 1.0, 1 + step, -1 - step, 0.0, float("inf"), float("nan"), 2.0**-126]
+    values = torch.tensor(given)
+    values[6] = torch.tensor([0x7FFFFFFF], dtype=torch.int32).view(torch.float32)[0]  # the NaN a GPU computes
+    got = torch.zeros(8)
+    operand_kernel[(1,)](values, got, SIZE=8)
+    torch.testing.assert_close(got, torch.tensor(expected), rtol=0.0, atol=0.0, equal_nan=True)
 
 
 @pytest.mark.parametrize("rows", [1, 32, 45], ids=lambda rows: f"{rows}-rows")

@@ -162,7 +162,7 @@ class Rap:
             precision=precision,
             tuning=Tuning(exchange=exchange),
         )
-        self._host = tuple(with_blocks(raw, subject.graph) for raw in subject.host)
+        self._host = tuple(with_blocks(raw, subject.graph, pinned=True) for raw in subject.host)
         self._taken = 0
         self.host_s: list[tuple[float, float]] = []
         """Seconds the host worked in `prepare` and in `train`, by step; waiting for a free pinned buffer is not work."""

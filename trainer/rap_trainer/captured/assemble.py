@@ -229,8 +229,8 @@ def _traced(
     if num_dense is None:
         num_dense = 0 if dlrm is None else next(iter(_mlps(dlrm).bottom)).in_features
     try:
-        alone = without_tables(model.module.module, keys, blocks.dim)
-        return TracedPart(alone, _trained(model), blocks, allocate=allocate, num_dense=num_dense, precision=precision)
+        apart = without_tables(model.module.module, _trained(model), keys, blocks.dim)
+        return TracedPart(apart, blocks, allocate=allocate, num_dense=num_dense, precision=precision)
     except ValueError as error:
         raise CannotCapture((str(error),)) from error
 

@@ -3,6 +3,7 @@
 A layout (`raw_layout`) has room for B rows and, of each list column, a capacity of elements. Everything a kernel might read
 is defined: rows past a partial batch are empty lists, and null flags are always there. Not here: when copies run.
 
+Blocks in pinned memory, as sources deliver them beside a GPU, go to the device as they are; everything else is packed first.
 Packing copies with numpy, in the caller's thread: torch shares copies of this size between OpenMP threads, which took 24 ms instead
 of 0.2 as soon as others used the same cores (H200 host, two processes, 2026-11-30).
 
@@ -14,13 +15,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from rap_trainer.batch import Block, Column, RawBatch
+from rap_trainer.captured.copy_rows import Rows, copy_rows
 from rap_trainer.captured.raw_layout import HEADER_BYTES, RawLayout, Run
 
 Array = npt.NDArray[Any]
@@ -39,12 +41,24 @@ class Overflow(ValueError):
         super().__init__("more elements than captured: " + ", ".join(f"{k} {v}" for k, v in needed.items()))
 
 
+class _Move(NamedTuple):
+    """Adjacent columns of the buffer, and where they come from."""
+
+    target_CN: Array
+    start: int
+    """Bytes from the buffer's beginning to the first of them."""
+    pitch: int
+    """Bytes from one to the next."""
+    block: int
+    rows: slice
+    """Of the block."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Route:
     """What packing does with batches whose blocks have the same columns."""
 
-    moves: list[tuple[Array, int, slice]]
-    """Adjacent columns of the buffer [C, size], the block they come from, and its rows."""
+    moves: list[_Move]
     rest: list[tuple[str, str, Array]]
     """(column, field, its place) of what is in no block."""
     nulls: set[str]
@@ -78,15 +92,51 @@ class RawBuffer:
         """Copies what a buffer of less room holds."""
         for part in smaller.layout.parts:
             self._parts[part.column, part.field][: part.size].copy_(part.view(smaller.bytes))
-        self.rows_of_one = smaller.rows_of_one
+        self.rows_of_one, self._with_nulls = smaller.rows_of_one, set(smaller._with_nulls)
 
     def receive(self, host: RawBuffer) -> None:
         """Copies a buffer of the same layout, on the current stream, without what this one holds already."""
+        self._with_nulls = set(host._with_nulls)
         if host.rows_of_one is not None and host.rows_of_one == self.rows_of_one:
             self._moving.copy_(host._moving, non_blocking=True)
             return
         self.bytes.copy_(host.bytes, non_blocking=True)
         self.rows_of_one = host.rows_of_one
+
+    def takes_blocks(self, host: RawBuffer, raw: RawBatch) -> bool:
+        """Whether the batch's own memory has all that differs from what this buffer holds, pinned."""
+        if self.layout.needs_row_ids or self.rows_of_one != raw.num_rows:
+            return False
+        route = host._route(raw.blocks)
+        return (
+            route.rows_of_one
+            and all(
+                field == "nulls" and raw.columns[name].nulls_N is None and name not in self._with_nulls
+                for name, field, _ in route.rest
+            )
+            and all(block.data_CB.is_pinned() for block in raw.blocks)
+        )
+
+    def receive_blocks(self, host: RawBuffer, raw: RawBatch) -> None:
+        """Copies a batch that it takes, on the current stream; its memory must stay until that is done. `host` lends its header."""
+        host._set_header(raw)
+        self.header.copy_(host.header, non_blocking=True)
+        route, start, rows = host._route(raw.blocks), self.bytes.data_ptr(), raw.num_rows
+        for move in route.moves:
+            source_CB = raw.blocks[move.block].data_CB[move.rows]
+            size = source_CB.element_size()
+            copy_rows(
+                Rows(start + move.start, move.pitch),
+                Rows(source_CB.data_ptr(), source_CB.stride(0) * size),
+                num_bytes=rows * size,
+                num_rows=len(source_CB),
+                on_device=self.bytes.is_cuda,
+            )
+        self._with_nulls |= route.nulls
+
+    def _set_header(self, raw: RawBatch) -> None:
+        self.part("", "num_rows").fill_(raw.num_rows)
+        self.part("", "scale").fill_(1.0 / max(raw.global_rows, 1))
 
     @property
     def header(self) -> torch.Tensor:
@@ -126,12 +176,11 @@ class RawBuffer:
         route = self._route(raw.blocks)
         if not route.rows_of_one and (needed := self.shortage(raw)):
             raise Overflow(needed)
-        self.part("", "num_rows").fill_(rows)
-        self.part("", "scale").fill_(1.0 / max(raw.global_rows, 1))
+        self._set_header(raw)
         if layout.needs_row_ids:
             self.part("", "row_ids")[:rows].copy_(raw.row_ids_B)
-        for target_CN, block, source in route.moves:
-            np.copyto(target_CN[:, :rows], raw.blocks[block].data_CB[source].numpy())
+        for move in route.moves:
+            np.copyto(move.target_CN[:, :rows], raw.blocks[move.block].data_CB[move.rows].numpy())
         self._with_nulls -= route.nulls
         self._pack_columns(raw, route, workers)
         self._with_nulls |= route.nulls
@@ -159,7 +208,13 @@ class RawBuffer:
             rows_of_one = all((name, "values") in held for name in self.layout.capacities)
             self._routes[key] = _Route(
                 moves=[
-                    (self._views[run][first : first + stop - start].numpy(), number, slice(start, stop))
+                    _Move(
+                        target_CN=self._views[run][first : first + stop - start].numpy(),
+                        start=run.start + first * run.pitch,
+                        pitch=run.pitch,
+                        block=number,
+                        rows=slice(start, stop),
+                    )
                     for number, block in enumerate(blocks)
                     for run, first, start, stop in _adjacent(
                         [self._places.get((name, block.field)) for name in block.names]

@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import NamedTuple, cast
 
 import torch
 from torch import nn
@@ -41,23 +41,44 @@ class _Delivered(nn.Module):
         return KeyedTensor(self._keys, self._widths, pooled_BFD.flatten(1))
 
 
-def without_tables(model: nn.Module, keys: Sequence[str], dim: int) -> nn.Module:
-    """The model as a function of dense [B, D0] and pooled embeddings [B, F, D]; parameters are the model's own."""
-    place = next(name for name, part in model.named_modules() if isinstance(part, ShardedEmbeddingBagCollection))
-    *parents, last = place.split(".")
-    here = root = _same_parameters(model)
-    for name in parents:
-        child = here._modules[name]
-        assert child is not None
-        here._modules[name] = here = _same_parameters(child)
-    here._modules[last] = _Delivered(keys, dim)
-    return root
+class Apart(NamedTuple):
+    """A model apart from its tables."""
+
+    forward: nn.Module
+    """logits_B of dense [B, D0] and pooled embeddings [B, F, D]."""
+    parameters: list[tuple[nn.Parameter, nn.Parameter]]
+    """What its optimizer trains, and what `forward` reads instead: the same memory."""
 
 
-def _same_parameters(module: nn.Module) -> nn.Module:
-    twin = copy.copy(module)
-    twin._modules = dict(module._modules)
-    return twin
+def without_tables(model: nn.Module, trained: Sequence[nn.Parameter], keys: Sequence[str], dim: int) -> Apart:
+    """The model with modules and parameters of its own, over the same memory. Raises ValueError for parameters no module holds.
+
+    The model's own parameters keep nodes of autograd that DDP made on the default stream, which would tie it to a capture.
+    """
+    modules: dict[int, nn.Module] = {}
+    twins: dict[int, nn.Parameter] = {}
+
+    def parameter_of(parameter: nn.Parameter | None) -> nn.Parameter | None:
+        if parameter is None:
+            return None
+        return twins.setdefault(id(parameter), nn.Parameter(parameter.detach(), parameter.requires_grad))
+
+    def twin(module: nn.Module | None) -> nn.Module | None:
+        if module is None:
+            return None
+        if isinstance(module, ShardedEmbeddingBagCollection):
+            return _Delivered(keys, dim)
+        if id(module) not in modules:
+            modules[id(module)] = found = copy.copy(module)
+            found._parameters = {name: parameter_of(each) for name, each in module._parameters.items()}
+            found._modules = {name: twin(each) for name, each in module._modules.items()}
+        return modules[id(module)]
+
+    forward = twin(model)
+    assert forward is not None
+    if any(id(parameter) not in twins for parameter in trained):
+        raise ValueError("the model trains parameters that none of its modules holds")
+    return Apart(forward, [(parameter, twins[id(parameter)]) for parameter in trained])
 
 
 class TracedPart:
@@ -65,26 +86,28 @@ class TracedPart:
 
     def __init__(
         self,
-        model: nn.Module,
-        parameters: Sequence[nn.Parameter],
+        apart: Apart,
         blocks: Blocks,
         *,
         allocate: Allocate,
         num_dense: int,
         precision: str = "tf32",
     ) -> None:
-        """`model`: see `without_tables`; `parameters`: what its optimizer trains. Raises ValueError if it cannot be run so."""
+        """`apart`: from `without_tables`. Raises ValueError if the model cannot be run so."""
         self.blocks = blocks
         self.dense_width = num_dense
         """Columns of the dense input; none is padding."""
-        self._model, self._parameters = model, list(parameters)
-        device = parameters[0].device
+        self._model = apart.forward
+        trained, self._parameters = (list(each) for each in zip(*apart.parameters, strict=True))
+        device = trained[0].device
         self._device = device
         self._autocast = precision == "bf16"
         pooled = torch.zeros(blocks.batch_size, len(blocks.order), blocks.dim, device=device)
         self._dense, self._pooled = torch.zeros(blocks.batch_size, num_dense, device=device), pooled
         self._check()
-        self.flat = FlatTensors(self._parameters, allocate=allocate)
+        self.flat = FlatTensors(trained, allocate=allocate)
+        for parameter, twin in apart.parameters:
+            twin.data = parameter.data
         self._forward: Forward = self._compiled() if device.type == "cuda" else self._plain
         self._share = self._pooled_grad = pooled
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from rap_trainer.captured.narrow_interaction import row_pointers
+from rap_trainer.captured.narrow_interaction import operand, row_pointers
 
 
 @triton.jit
@@ -68,14 +68,14 @@ def wide_forward_kernel(
     i = first * BLOCK + tl.arange(0, BLOCK)
     row = row_pointers(bottom_ptr, own_ptr, peer_ptr, tl.load(origin_ptr + i), _starts(i, b, offset_ptr, stride_ptr))
     present = _load_present(present_ptr, place_ptr, i, b, B, F, MASKED)
-    mine = tl.load(row[:, None] + d[None, :], mask=present[:, None], other=0.0)
+    mine = operand(tl.load(row[:, None] + d[None, :], mask=present[:, None], other=0.0), PRECISION)
     block = first
     while block < BLOCKS:
         j = block * BLOCK + tl.arange(0, BLOCK)
         start = _starts(j, b, offset_ptr, stride_ptr)
         row = row_pointers(bottom_ptr, own_ptr, peer_ptr, tl.load(origin_ptr + j), start)
         present = _load_present(present_ptr, place_ptr, j, b, B, F, MASKED)
-        theirs = tl.load(row[:, None] + d[None, :], mask=present[:, None], other=0.0)
+        theirs = operand(tl.load(row[:, None] + d[None, :], mask=present[:, None], other=0.0), PRECISION)
         products = tl.dot(mine, tl.trans(theirs), input_precision=PRECISION)
         column, valid = _columns(i, j, F, D)
         tl.store(to + column, products, mask=valid)
@@ -118,11 +118,11 @@ def wide_backward_kernel(
         start = _starts(j, b, offset_ptr, stride_ptr)
         row = row_pointers(bottom_ptr, own_ptr, peer_ptr, tl.load(origin_ptr + j), start)
         present = _load_present(present_ptr, place_ptr, j, b, B, F, MASKED)
-        theirs = tl.load(row[:, None] + d[None, :], mask=present[:, None], other=0.0)
+        theirs = operand(tl.load(row[:, None] + d[None, :], mask=present[:, None], other=0.0), PRECISION)
         low = tl.where(block < mine, j, i)
         high = tl.where(block < mine, i, j)
         column, valid = _columns(low, high, F, D)
-        pairs = tl.load(grads + column, mask=valid, other=0.0)
+        pairs = operand(tl.load(grads + column, mask=valid, other=0.0), PRECISION)
         if block == mine:
             pairs = pairs + tl.trans(pairs)
         elif block < mine:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 LEAST_BYTES = 1 << 20
 """Arrow's and the C library's pools keep smaller blocks themselves."""
@@ -23,6 +24,8 @@ class KeptMemory:
 
     def __init__(self, most_free_bytes: int = MOST_FREE_BYTES) -> None:
         self._most_free_bytes = most_free_bytes
+        self.pinned = False
+        """New blocks can be read by a GPU: copies of a batch to it need no copy of their own before. Needs CUDA."""
         self._free: deque[npt.NDArray[np.uint8]] = deque()
 
     def array(self, num: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
@@ -48,7 +51,10 @@ class KeptMemory:
             if num_bytes <= block.nbytes <= 2 * num_bytes:
                 return block
             self._free.appendleft(block)
-        return np.empty(-(-num_bytes // LEAST_BYTES) * LEAST_BYTES, np.uint8)
+        size = -(-num_bytes // LEAST_BYTES) * LEAST_BYTES
+        if self.pinned:
+            return torch.empty(size, dtype=torch.uint8, pin_memory=True).numpy()
+        return np.empty(size, np.uint8)
 
 
 class _Lease:
