@@ -93,8 +93,6 @@ class CapturedRuntime:
         self._prepared = self._packed = 0
         self._copied: list[RawBatch | None] = [None, None]
         """The batches whose memory a copy may still read, by slot: it is done when the slot has been consumed."""
-        self._copied: list[RawBatch | None] = [None, None]
-        """The batches whose memory a copy may still read, by slot: it is done when the slot has been consumed."""
         self._upcoming: CapturedState | None = None
         self._plan: Plan | None = None
         self._beside = Beside(world.device)

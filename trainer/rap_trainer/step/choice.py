@@ -20,7 +20,6 @@ from rap_trainer.step.runtime import EagerRuntime, Runtime
 from rap_trainer.step.stages import Preprocess, training_stages
 from rap_trainer.step.windows import StepWindows
 from rap_trainer.stream.kept_memory import KEPT
-from rap_trainer.stream.kept_memory import KEPT
 from rap_trainer.world import World
 
 log = logging.getLogger(__name__)
