@@ -64,6 +64,8 @@ class Stopwatch:
     def __init__(self, effort: Effort, device: torch.device, timelines: Path | None, *, rank: int) -> None:
         self._effort, self._device, self._rank = effort, device, rank
         self._timelines = timelines
+        self.subject = ""
+        """Of what follows, for the names of timelines."""
 
     def slowest_ms(self, step: Callable[[], object], *, steps: int = 2) -> float:
         """Milliseconds a step takes the slowest rank, first estimate."""
@@ -120,7 +122,7 @@ class Stopwatch:
             return
         self._timelines.mkdir(parents=True, exist_ok=True)
         name = case.replace(":", "-").replace("/", "-")
-        (self._timelines / f"{name}_{dist.get_world_size()}gpu.txt").write_text(timeline_text(busy.timeline))
+        (self._timelines / f"{self.subject}_{name}_{dist.get_world_size()}gpu.txt").write_text(timeline_text(busy.timeline))
 
 
 def timeline_text(timeline: Sequence[Kernel]) -> str:

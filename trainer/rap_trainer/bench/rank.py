@@ -65,6 +65,7 @@ class RankBench:
             _forget()
             self._subject = make_subject(unit.plan, unit.batch, self.world, max_rows=self._max_rows)
         assert self._subject is not None
+        self._watch.subject = f"plan{unit.plan}_{unit.batch}"
         _forget()
         torch.cuda.reset_peak_memory_stats()
         kind, _, option = unit.case.partition(":")
