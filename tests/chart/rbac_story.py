@@ -173,7 +173,10 @@ class Story:
             self._check()
             return condition()
 
-        wait_until(checked, limit_s=90, what=what, every_s=0.1)
+        try:
+            wait_until(checked, limit_s=90, what=what, every_s=0.1)
+        except TimeoutError as late:
+            raise TimeoutError(f"{late}; pods: {self.seen.pods()}; status: {self.seen.status()}") from None
 
     def _child_paths(self) -> list[str]:
         """Service, budget, ConfigMaps and Jobs of the job, in this order."""

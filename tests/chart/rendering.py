@@ -47,7 +47,7 @@ MATRIX: dict[str, Values] = {
         "admission": {"modelFactories": ["ads.models:*"], "images": ["registry.example/rap-trainer:*"]},
         "trainers": {
             "metrics": {"secretName": "rap-trainers"},
-            "podMonitor": {"enabled": True, "labels": {"release": "prometheus"}, "ports": [9400, 9401]},
+            "podMonitor": {"enabled": True, "labels": {"release": "prometheus"}, "scheme": "https"},
         },
         "networkPolicy": {"enabled": True, "ingressFrom": [{"namespaceSelector": {"matchLabels": {"name": "watch"}}}]},
     },

@@ -30,9 +30,6 @@ def outcome(cluster: StrictCluster, nodes: FakeNodes, without: Permission | None
     return "done"
 
 
-@pytest.mark.skip(
-    reason="seen to fail on 2026-11-30: the job resized past a stuck pod is not Running as attempt 2; cause not found yet"
-)
 def test_the_charts_roles_are_enough_and_some_permissions_are_each_needed(
     kubernetes_cluster: StrictCluster, fake_nodes: FakeNodes
 ) -> None:

@@ -40,7 +40,9 @@ def scraped(
             of_operator = {"namespace": "rap-system", "pod": "rap-operator-0"}
             targets = [Target(port=port + rank, labels=of_job) for rank in (0, 1)]
             targets.append(Target(port=operator_port, labels=of_operator))
-            server = PrometheusServer(prometheus_binaries / "prometheus", folder, targets)
+            server = PrometheusServer(
+                prometheus_binaries / "prometheus", folder, [target.scrape() for target in targets]
+            )
             server.process.start()
             try:
                 wait_until(lambda: has_shown_itself(server), limit_s=200, what="a run with something to see", every_s=1)

@@ -25,6 +25,11 @@ class Target:
     port: int
     labels: Mapping[str, str]
 
+    def scrape(self) -> dict[str, Any]:
+        """A scrape configuration of this port alone."""
+        found = {"targets": [f"127.0.0.1:{self.port}"], "labels": dict(self.labels)}
+        return {"job_name": f"port-{self.port}", "honor_labels": True, "static_configs": [found]}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Series:
@@ -37,11 +42,10 @@ class Series:
 class PrometheusServer:
     """Prometheus in a folder. Raises RuntimeError with its words for a query that it refuses."""
 
-    def __init__(self, binary: Path, folder: Path, targets: Sequence[Target]) -> None:
+    def __init__(self, binary: Path, folder: Path, scrapes: Sequence[Mapping[str, Any]]) -> None:
+        """`scrapes`: entries of Prometheus' `scrape_configs`."""
         self._port = free_port()
-        jobs = [{"targets": [f"127.0.0.1:{target.port}"], "labels": dict(target.labels)} for target in targets]
-        scrape = {"job_name": "rap", "honor_labels": True, "static_configs": jobs}
-        config = {"global": {"scrape_interval": f"{SCRAPE_S}s"}, "scrape_configs": [scrape]}
+        config = {"global": {"scrape_interval": f"{SCRAPE_S}s"}, "scrape_configs": [dict(scrape) for scrape in scrapes]}
         (folder / "prometheus.yaml").write_text(yaml.safe_dump(config))
         command = [
             str(binary),
@@ -69,14 +73,23 @@ class PrometheusServer:
         found = self._ask("query_range", query=expr, start=start_s, end=end_s, step=step_s)
         return [_series(each, each["values"]) for each in found]
 
+    def targets(self) -> list[dict[str, str]]:
+        """Labels of what is scraped, after relabelling, with the URL as `url`."""
+        found = self._data("targets", state="active")["activeTargets"]
+        return [{**target["labels"], "url": target["scrapeUrl"]} for target in found]
+
     def _ask(self, what: str, **parameters: object) -> list[dict[str, Any]]:
+        result: list[dict[str, Any]] = self._data(what, **parameters)["result"]
+        return result
+
+    def _data(self, what: str, **parameters: object) -> dict[str, Any]:
         url = f"http://127.0.0.1:{self._port}/api/v1/{what}?{urllib.parse.urlencode(parameters)}"
         try:
             with urllib.request.urlopen(url, timeout=30) as answer:
-                result: list[dict[str, Any]] = json.load(answer)["data"]["result"]
-                return result
+                data: dict[str, Any] = json.load(answer)["data"]
+                return data
         except urllib.error.HTTPError as refused:
-            raise RuntimeError(f"{parameters['query']}: {refused.read().decode()}") from refused
+            raise RuntimeError(f"{parameters}: {refused.read().decode()}") from refused
 
 
 def _series(found: dict[str, Any], pairs: Sequence[tuple[float, str]]) -> Series:

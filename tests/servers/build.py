@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Make the servers that the tests run against: `python tests/servers/build.py kubernetes|helm|kafka|prometheus|all`.
+"""Make the servers that the tests run against: `python tests/servers/build.py kubernetes|helm|kafka|prometheus|...|all`.
 
 No Docker: Kubernetes, etcd, Helm and Prometheus are built from Go modules, Kafka is its published
 jars. Versions and checksums are pinned beside this file. Results are kept in the cache (cache.py)
@@ -11,8 +11,10 @@ from __future__ import annotations
 import argparse
 import concurrent.futures
 import hashlib
+import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -30,6 +32,8 @@ from servers.toolchains import go_command, maven_client  # noqa: E402
 HELM_VERSION = "4.3.1"
 PROMETHEUS_VERSION = "0.316.0"  # the Go module's number of the release below
 PROMETHEUS_RELEASE = "3.16.0"
+MONITORING_VERSION = "0.85.0"  # of the Prometheus operator, whose kinds the chart's monitors and rules are of
+MONITORING_SUM = "h1:M5xLCLEoaW2IJfnuCwFzzpL+jSVQu3KGT84Pye+fW8s="
 KAFKA_LOCK = HERE / "kafka" / "jars.lock"
 PROGRESS_EVERY_S = 30.0
 # Wall seconds on 2 idle cores with an empty Go build cache, measured for OPERATOR.md 7.1.
@@ -92,6 +96,24 @@ def prometheus() -> Path:
         _go(f"prometheus {PROMETHEUS_VERSION}", arguments, expected_s=399, install_into=folder)
 
     return provide(f"prometheus-{PROMETHEUS_VERSION}", produce)
+
+
+def monitoring_kinds() -> Path:
+    """Folder with the Prometheus operator's CustomResourceDefinitions, a YAML file each."""
+    module = "github.com/prometheus-operator/prometheus-operator"
+
+    def produce(folder: Path) -> None:
+        say(f"kinds of the Prometheus operator {MONITORING_VERSION}: fetching 4 MB")
+        command = [str(go_command()), "mod", "download", "-json", f"{module}@v{MONITORING_VERSION}"]
+        environment = {**os.environ, "GOTOOLCHAIN": "local", "GOFLAGS": "-mod=mod"}
+        answer = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+        found = json.loads(answer.stdout or "{}")
+        if answer.returncode or found["Sum"] != MONITORING_SUM:
+            raise SystemExit(f"servers: {module}: {found.get('Error') or found.get('Sum') or answer.stderr}")
+        for crd in Path(found["Dir"], "example", "prometheus-operator-crd").glob("*.yaml"):
+            shutil.copyfile(crd, folder / crd.name)
+
+    return provide(f"monitoring-kinds-{MONITORING_VERSION}", produce)
 
 
 def kafka() -> Path:
@@ -159,7 +181,13 @@ def _report(what: str, lines: list[str], ended: threading.Event, began_s: float)
         say(f"{what}: {len(lines)} packages fetched or compiled after {time.monotonic() - began_s:.0f} s")
 
 
-RECIPES = {"kubernetes": kubernetes, "helm": helm, "kafka": kafka, "prometheus": prometheus}
+RECIPES = {
+    "kubernetes": kubernetes,
+    "helm": helm,
+    "kafka": kafka,
+    "prometheus": prometheus,
+    "monitoring-kinds": monitoring_kinds,
+}
 
 
 def main(arguments: list[str]) -> int:

@@ -27,6 +27,7 @@ NEEDS = {
     "kafka_cluster": "kafka",
     "helm": "helm",
     "prometheus_binaries": "prometheus",
+    "monitoring_kinds": "monitoring-kinds",
 }
 
 
@@ -102,6 +103,12 @@ def helm() -> Path:
 def prometheus_binaries() -> Path:
     """Folder with prometheus and promtool."""
     return build.prometheus()
+
+
+@pytest.fixture(scope="session")
+def monitoring_kinds() -> Path:
+    """Folder with the Prometheus operator's CustomResourceDefinitions."""
+    return build.monitoring_kinds()
 
 
 def _running_kafka(request: pytest.FixtureRequest, folder: Path, *, num_brokers: int) -> Iterator[KafkaCluster]:
