@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,6 +63,7 @@ def container_command(pod: Object, container: Object, context: PodContext, volum
         Mount(source=last_words, target=container.get("terminationMessagePath", TERMINATION_LOG)),
         *volumes.mounts(container, lambda text: expand(text, values)),
     ]
+    mounts += hidden_folders(image, mounts)
     return ContainerCommand(
         arguments=arguments(container, values, entrypoint=image.entrypoint),
         environment=values,
@@ -72,6 +73,16 @@ def container_command(pod: Object, container: Object, context: PodContext, volum
         network=context.place.command_prefix,
         read_only_root=security.get("readOnlyRootFilesystem", False),
     )
+
+
+def hidden_folders(image: Image, mounts: Sequence[Mount]) -> list[Mount]:
+    """Mounts that bring an image's folders back where volumes lie over them: a checkout under /tmp, an emptyDir there."""
+    covered = [Path(mount.target) for mount in mounts if mount.source.is_dir()]
+    return [
+        Mount(source=folder, target=str(folder), read_only=True)
+        for folder in image.folders
+        if any(folder.is_relative_to(target) for target in covered)
+    ]
 
 
 def _service_environment(server: str) -> dict[str, str]:

@@ -84,7 +84,7 @@ class FakeNodes:
             self._ends.pop(uid, None)
         elif pod["spec"].get("nodeName") in self._names:
             is_new = "startTime" not in pod.get("status", {})
-            if is_new or "deletionTimestamp" in pod["metadata"]:
+            if is_new or "deletionTimestamp" in pod["metadata"] or (uid not in self._ends and _was_marked(pod)):
                 self._due.put(pod)
 
     def _write(self) -> None:
@@ -92,7 +92,10 @@ class FakeNodes:
             try:
                 self._report(pod)
             except KubeError as refused:
-                if refused.status not in (404, 409):
+                if refused.status == 429 or refused.status >= 500:
+                    time.sleep(RETRY_S)
+                    self._due.put(pod)
+                elif refused.status not in (404, 409):
                     log.warning("pod %s: the API server refuses: %s", pod["metadata"]["name"], refused)
             except (urllib3.exceptions.HTTPError, OSError):
                 time.sleep(RETRY_S)
@@ -132,3 +135,10 @@ class FakeNodes:
     def _route(self, verb: str) -> None:
         command = ["ip", "route", verb, "local", f"{self._subnet}.0.0/16", "dev", "lo"]
         subprocess.run(command, check=True, capture_output=True)
+
+
+def _was_marked(pod: Object) -> bool:
+    """Whether the node controller took a running pod's readiness away, as it does when a busy machine is silent."""
+    status = pod.get("status", {})
+    ready = {condition["type"]: condition["status"] for condition in status.get("conditions", ())}
+    return bool(status.get("phase") == "Running" and ready.get("Ready") == "False")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+CHECKOUT = Path(__file__).resolve().parents[2]
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -18,11 +19,16 @@ class Image:
     environment: Mapping[str, str] = field(default_factory=dict)
     entrypoint: Sequence[str] = ()
     working_dir: str = "/"
+    folders: Sequence[Path] = ()
+    """What of this machine it consists of: a real image's files lie where no volume of a pod hides them."""
 
 
 def this_python() -> Image:
     """Return an image whose commands are those of the running virtual environment."""
-    return Image(environment={"PATH": f"{Path(sys.executable).parent}:{SYSTEM_PATH}", "HOME": "/root"})
+    return Image(
+        environment={"PATH": f"{Path(sys.executable).parent}:{SYSTEM_PATH}", "HOME": "/root"},
+        folders=(Path(sys.base_prefix), Path(sys.prefix), CHECKOUT),
+    )
 
 
 def find_image(images: Mapping[str, Image], name: str) -> Image | None:

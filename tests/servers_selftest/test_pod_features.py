@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 from node_agent.agent import NodeAgent
+from node_agent.images import this_python
 from node_agent.plugin import RunNodes
 from servers.kafka_cluster import KafkaCluster
 from servers.kube_api import Object
@@ -34,6 +38,22 @@ def test_init_containers_secrets_and_shared_volumes_come_before_the_command(
     output = node_agent.log(namespace, "p", "main")
     assert output.startswith("hush")
     assert output.endswith("read only\n")
+
+
+def test_a_volume_over_the_checkout_hides_neither_it_nor_itself(
+    kubernetes_cluster: KubernetesCluster, namespace: str, run_nodes: RunNodes, tmp_path: Path
+) -> None:
+    checkout = tmp_path / "under" / "checkout"
+    checkout.mkdir(parents=True)
+    (checkout / "command").write_text("echo from the checkout; touch /$1/own && ls /$1; touch $0 || echo read only\n")
+    agent = run_nodes(1, images={"*": replace(this_python(), folders=(checkout,))})
+    place = str(tmp_path)
+    spec = pod_spec(f"sh {checkout}/command {place}", volumes=[{"name": "tmp", "emptyDir": {}}])
+    spec["containers"][0]["volumeMounts"] = [{"name": "tmp", "mountPath": place}]
+    wait_phase(kubernetes_cluster.api, create_pod(kubernetes_cluster.api, namespace, spec), "Succeeded")
+    said = agent.log(namespace, "p", "main").splitlines()
+    assert [line for line in said if "cannot touch" not in line] == ["from the checkout", "own", "under", "read only"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["under"]
 
 
 @pytest.mark.usefixtures("node_agent")
