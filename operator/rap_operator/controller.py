@@ -8,7 +8,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from rap_operator.api import Api, ApiError, ApiUnavailable
 from rap_operator.apply import Applier, Foreign, NotGone
@@ -163,9 +164,9 @@ class Controller:
             self.observe_pass(outcome, time.monotonic() - begun_s)
 
     def _changed(self, key: Key) -> None:
-        """A new job's first pass, which judges and records it, goes before the pods of a thousand others."""
+        """The pass that judges a new job, or a spec that a user has changed, goes before the pods of a thousand others."""
         view = self.cache.rapjob(key)
-        self.queue.add(key, goes_first=view is not None and "status" not in view.item)
+        self.queue.add(key, goes_first=view is not None and is_unjudged(view.item))
 
     def _attempt_of(self, key: Key) -> int:
         view = self.cache.rapjob(key)
@@ -189,6 +190,12 @@ class Controller:
         thread = threading.Thread(target=target, name=name, daemon=True)
         thread.start()
         self._threads.append(thread)
+
+
+def is_unjudged(item: Mapping[str, Any]) -> bool:
+    """Whether nothing was said yet about the spec that a RAPJob has now."""
+    generation: int = item["metadata"].get("generation", 0)
+    return bool((item.get("status") or {}).get("observedGeneration") != generation)
 
 
 def _is_refusal(error: ApiError | Foreign) -> bool:

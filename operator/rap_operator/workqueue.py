@@ -35,6 +35,7 @@ class WorkQueue(Generic[K]):
         self._first: deque[K] = deque()
         self._num_taken = 0
         self._waiting: set[K] = set()
+        self._goes_first: set[K] = set()
         self._working: dict[K, float] = {}
         self._again: set[K] = set()
         self._delayed: list[tuple[float, int, K]] = []
@@ -49,7 +50,10 @@ class WorkQueue(Generic[K]):
         """Told of each pass wanted again after a failure."""
 
     def add(self, key: K, *, goes_first: bool = False) -> None:
-        """Wants a pass for `key` now; ten that go first are taken for each that does not, so that none starves."""
+        """Wants a pass for `key` now, and first even if it waits already among the others.
+
+        Ten that go first are taken for each that does not, so that none starves.
+        """
         with self._changed:
             self._add(key, goes_first=goes_first)
 
@@ -88,9 +92,8 @@ class WorkQueue(Generic[K]):
                 self._promote(now_s)
                 if self._is_closed:
                     return None
-                if self._ready or self._first:
-                    key = self._next().popleft()
-                    self._waiting.discard(key)
+                if self._waiting:
+                    key = self._take()
                     self.on_wait(now_s - self._since.pop(key, now_s))
                     self._working[key] = now_s
                     return key
@@ -117,7 +120,7 @@ class WorkQueue(Generic[K]):
     def depth(self) -> int:
         """Names that could be worked on now."""
         with self._changed:
-            return len(self._ready) + len(self._first)
+            return len(self._waiting)
 
     def oldest_s(self) -> float:
         """Seconds for which the oldest entry has waited or has been worked on."""
@@ -126,19 +129,31 @@ class WorkQueue(Generic[K]):
             starts = [*self._since.values(), *self._working.values()]
             return now_s - min(starts) if starts else 0.0
 
-    def _next(self) -> deque[K]:
+    def _take(self) -> K:
+        """The next name that waits; one that was moved to the front has left its old place behind."""
         self._num_taken += 1
         is_others_turn = self._num_taken % (FIRST_PER_OTHER + 1) == 0
-        return self._ready if not self._first or (self._ready and is_others_turn) else self._first
+        while True:
+            lane = self._ready if not self._first or (self._ready and is_others_turn) else self._first
+            key = lane.popleft()
+            if key in self._waiting:
+                self._waiting.discard(key)
+                self._goes_first.discard(key)
+                return key
 
     def _add(self, key: K, *, goes_first: bool = False) -> None:
         if key in self._working:
             self._again.add(key)
-        elif key not in self._waiting:
+            return
+        if key not in self._waiting:
             self._waiting.add(key)
             self._since[key] = self._clock()
             (self._first if goes_first else self._ready).append(key)
             self._changed.notify()
+        elif goes_first and key not in self._goes_first:
+            self._first.append(key)
+        if goes_first:
+            self._goes_first.add(key)
 
     def _promote(self, now_s: float) -> None:
         while self._delayed and self._delayed[0][0] <= now_s:

@@ -44,6 +44,18 @@ def test_names_that_go_first_pass_the_others_but_do_not_starve_them() -> None:
     assert drained(queue) == [*new[:10], "old-1", *new[10:], "old-2"]
 
 
+def test_a_name_that_waits_among_the_others_can_be_moved_to_the_front_and_is_taken_once() -> None:
+    queue: WorkQueue[str] = WorkQueue()
+    for key in ("a", "b", "c"):
+        queue.add(key)
+    for _ in range(2):
+        queue.add("c", goes_first=True)
+    assert queue.depth == 3
+    assert drained(queue) == ["c", "a", "b"]
+    queue.add("c")
+    assert drained(queue) == ["c"]
+
+
 def test_a_name_added_while_worked_on_comes_again_and_not_before() -> None:
     queue: WorkQueue[str] = WorkQueue()
     queue.add("a")
@@ -101,13 +113,13 @@ def test_closing_wakes_a_waiting_worker() -> None:
 
 
 @settings(deadline=None)
-@given(st.lists(st.sampled_from("abc"), max_size=60), st.integers(1, 4))
-def test_no_name_is_worked_on_twice_at_a_time_and_none_is_lost(added: list[str], num_workers: int) -> None:
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.booleans()), max_size=60), st.integers(1, 4))
+def test_no_name_is_worked_on_twice_at_a_time_and_none_is_lost(added: list[tuple[str, bool]], num_workers: int) -> None:
     queue: WorkQueue[str] = WorkQueue()
     working: set[str] = set()
     done_after: dict[str, int] = {}
     lock = threading.Lock()
-    last_added = {key: index for index, key in enumerate(added)}
+    last_added = {key: index for index, (key, _) in enumerate(added)}
     trouble: list[str] = []
 
     def work() -> None:
@@ -124,8 +136,8 @@ def test_no_name_is_worked_on_twice_at_a_time_and_none_is_lost(added: list[str],
     workers = [threading.Thread(target=work) for _ in range(num_workers)]
     for worker in workers:
         worker.start()
-    for key in added:
-        queue.add(key)
+    for key, goes_first in added:
+        queue.add(key, goes_first=goes_first)
     wait_until(lambda: not queue.depth and not queue.oldest_s(), limit_s=30, what="an empty queue", every_s=0.001)
     queue.close()
     for worker in workers:
