@@ -1,16 +1,25 @@
-"""Known vulnerabilities of what the images hold: pip-audit over the lock file's closure of each extra.
+"""Known vulnerabilities of what the images hold: the lock file's closure of each extra, held against advisories.
 
-python tests/security/audit.py [operator] [trainer-cpu] [trainer-cuda]      exit code 1 if there are any
+    python tests/security/audit.py [operator] [trainer-cpu] [trainer-cuda]      exit code 1 if there are any
+    python tests/security/audit.py --advisories FOLDER                          where no service can be asked
+
+Without a folder pip-audit asks the package index. The folder is a checkout of PyPA's advisory database: as good as it is
+recent.
 """
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 import tempfile
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import yaml
+from packaging.version import Version
 
 ROOT = Path(__file__).resolve().parents[2]
 EXTRAS = ("operator", "trainer-cpu", "trainer-cuda")
@@ -41,5 +50,46 @@ def audit(extra: str) -> int:
         return subprocess.run([*command, "--disable-pip", "--progress-spinner=off", "--strict"], check=False).returncode
 
 
+def found_in(advisories: Path, pinned: Sequence[str]) -> list[str]:
+    """`name==version: id` of every advisory in a folder of OSV files (vulns/NAME/*.yaml) that names a pinned version."""
+    found = []
+    for pin in pinned:
+        name, _, version = pin.partition("==")
+        for path in sorted((advisories / "vulns" / name).glob("*.yaml")):
+            advisory = yaml.safe_load(path.read_text())
+            if "withdrawn" not in advisory and any(_affects(part, version) for part in advisory["affected"]):
+                found.append(f"{pin}: {advisory['id']}")
+    return found
+
+
+def _affects(part: dict[str, Any], version: str) -> bool:
+    ranges = [each["events"] for each in part.get("ranges", ()) if each["type"] == "ECOSYSTEM"]
+    return version in part.get("versions", ()) or any(_is_within(events, Version(version)) for events in ranges)
+
+
+def _is_within(events: Sequence[dict[str, str]], version: Version) -> bool:
+    """Whether the last event up to a version introduces the fault, as OSV defines a range."""
+    bounds = [(Version(text), kind) for event in events for kind, text in event.items() if kind != "limit"]
+    past = [kind for bound, kind in sorted(bounds) if bound < version or (bound == version and kind != "last_affected")]
+    return bool(past) and past[-1] == "introduced"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit code: 1 if anything is known against any of the packages."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("extras", nargs="*", metavar="EXTRA", help=f"of {', '.join(EXTRAS)}; default: all")
+    parser.add_argument("--advisories", type=Path, help="checkout of the advisory database, in place of a service")
+    options = parser.parse_args(arguments)
+    extras = options.extras or EXTRAS
+    if options.advisories is None:
+        return max(audit(extra) for extra in extras)
+    if not (options.advisories / "vulns").is_dir():
+        parser.error(f"{options.advisories} has no folder vulns: it is no checkout of the advisory database")
+    pinned = sorted({pin for extra in extras for pin in pins(extra)})
+    found = found_in(options.advisories, pinned)
+    print("\n".join([f"{len(pinned)} packages, {len(found)} known vulnerabilities", *found]))
+    return 1 if found else 0
+
+
 if __name__ == "__main__":
-    sys.exit(max(audit(extra) for extra in sys.argv[1:] or EXTRAS))
+    sys.exit(main())
