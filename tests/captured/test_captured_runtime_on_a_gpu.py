@@ -113,27 +113,35 @@ DENSE = {
 }
 
 
-SCORE_GAP = {"adagrad": 1e-3}  # measured 2e-4; the others are held to 1e-4, which adam misses: open
+def reordered(raw: RawBatch, seed: int) -> RawBatch:
+    """The rows in another order; lists of plan 0 hold one element each."""
+    order = torch.randperm(raw.num_rows, generator=torch.Generator().manual_seed(seed))
+    return replace(raw, blocks=()).map(lambda tensor: tensor[order])
 
 
 @pytest.mark.parametrize("dense", list(DENSE), ids=str)
 def test_two_hundred_losses_and_scores_equal_the_eager_runtimes(world: World, dense: str) -> None:
     """In fp32 both sum in other orders. Adam divides by a gradient's own size, so rounding of the smallest gradients
-    becomes a whole step there (Adagrad's first steps are such too); 200 steps on six batches amplify everything.
+    becomes a whole step there (Adagrad's first steps are such too); 200 steps on six batches amplify everything. How far that goes
+    the eager runtime itself tells, trained once more with the rows of each batch in another order.
     Measured on an H200, relative gaps within 20 steps: sgd 3e-5, momentum 1e-4, adagrad 3e-3, adam 1e-3, adamw 2e-3."""
     document, spec, graph = job(dense=DENSE[dense])
     raws = (batches(document, graph) * 34)[:200]
-    evaluators = [Evaluator(EvaluationSpec(window_rows=10**6), world.device) for _ in range(2)]
+    evaluators = [Evaluator(EvaluationSpec(window_rows=10**6), world.device) for _ in range(3)]
     expected = eager(build(spec, graph, world), graph, evaluators[0], world).losses(raws)
+    mixed = [reordered(raw, number) for number, raw in enumerate(raws)]
+    eager(build(spec, graph, world), graph, evaluators[2], world).losses(mixed)
     mine = captured(build(spec, graph, world), graph, evaluators[1], world)
     got = mine.losses(raws)
     gaps = [abs(a - b) / b for a, b in zip(got, expected, strict=True)]
+    scores = [evaluator.summary().life for evaluator in evaluators]
+    eagers, captureds, by_rounding = (float(score.normalized_entropy or "nan") for score in scores)
     print(f"{dense}: relative gaps of step 1 {gaps[0]:.1e}, 20 {max(gaps[:20]):.1e}, 200 {max(gaps):.1e}")
+    print(f"NE: captured {captureds - eagers:+.1e}, eager with rows in another order {by_rounding - eagers:+.1e}")
     torch.testing.assert_close(got[:10], expected[:10], rtol=2e-4, atol=2e-5)
     torch.testing.assert_close(got, expected, rtol=1e-2, atol=1e-3)
-    scores = [evaluator.summary().life for evaluator in evaluators]
     assert scores[1].rows == scores[0].rows == 200 * ROWS
-    assert scores[1].normalized_entropy == pytest.approx(scores[0].normalized_entropy, abs=SCORE_GAP.get(dense, 1e-4))
+    assert captureds == pytest.approx(eagers, abs=max(1e-4, 3 * abs(by_rounding - eagers)))
     mine.runtime.close()
 
 
