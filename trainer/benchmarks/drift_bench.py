@@ -1,141 +1,467 @@
-"""What a change of plan is worth and costs on GPUs: steps of several schedules for lists of several lengths, and the switch.
+"""A drift on GPUs under the operator's own decision: throughput against an oracle that replans for free, and against never replanning.
 
     torchrun --standalone --nproc-per-node 2 trainer/benchmarks/drift_bench.py --plan 4
 
-Prints JSON lines: `table` (device time of a step by schedule, list length and neighbour) and `switch` (how long training
-stands still). `drift_replay.py` follows a drift through the table with the operator's own decision.
+Lists grow threefold over five minutes; later somebody multiplies matrices on the same GPUs. The job profiles itself, plans, and follows:
+decisions are `decide_replanning`'s, plans the search process's, switches and renewed measurements the captured runtime's. Time is
+compressed: a second of training stands for --scale seconds, a second in which training stands still for itself. Steps are made of
+batches that are on the device, so that the host's packing hides nothing. Then the table: steps of all plans that were met
+and of uniform schedules, for each length and beside the neighbour; the oracle takes the best of each. Prints JSON lines.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import statistics
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from rap_trainer.bench.blocks import with_blocks
-from rap_trainer.bench.subject import Subject, make_model, make_subject
+from planning_bench import emit, lap, subject_of  # type: ignore[import-not-found]  # beside this file
+from rap_contract.operations import Replanning
+from rap_contract.plan import Plan
+from rap_contract.profile import GroupWorkload, Profile, Workload
+from rap_contract.status import Replans
+from rap_contract.windows import PLACES
+from rap_operator.replanning.decide import decide_replanning
+from rap_operator.replanning.values import Ask, Forget, Proposal, PutInForce, RankPage, Reading, Seen, Store
+from rap_planner.correct import corrected
+from rap_planner.cost import Costs
+from rap_planner.enumerate import Enumerator
+from rap_planner.explain import plan_of
+from rap_planner.loads import Estimator
+from rap_planner.search import Planner
+from rap_planner.task import Task
+from rap_planner.task_json import task_document
+from rap_trainer.batch import RawBatch
+from rap_trainer.bench.subject import Subject, make_model
 from rap_trainer.captured.runtime import CapturedRuntime
 from rap_trainer.captured.schedule import Schedule, Window
-from rap_trainer.captured.state import CapturedState
-from rap_trainer.plans import MEAN_LENGTH, synthetic_batch
+from rap_trainer.plan_inputs import model_hash, task_for
+from rap_trainer.plans import MEAN_LENGTH, plan_job, synthetic_batch
+from rap_trainer.profiling.captured_again import measured_again
+from rap_trainer.profiling.captured_profile import captured_profile
 from rap_trainer.world import World, join_world, leave_world
 
-CASES: tuple[tuple[Window, int | None], ...] = (
-    (Window.INLINE, None),
-    (Window.OUTPUT_DIST, None),
-    (Window.OUTPUT_DIST, 64),
-    (Window.MLP_BWD, 64),
-    (Window.GRAD_DIST, 64),
-    (Window.EMB_BWD, None),
+LENGTHS = (20.0, 30.0, 40.0, 50.0, 60.0)
+FLAT_S, RAMP_S, HOLD_S, BESIDE_S = 60.0, 300.0, 240.0, 300.0
+"""The drift: lists as planned for, growing threefold, three times as long, and so beside a neighbour."""
+CHUNK_S = 0.2
+POLICY = Replanning(
+    window_seconds=30,
+    stabilization_seconds=10,
+    hold_seconds=10,
+    min_interval_seconds=60,
+    threshold=0.01,
+    price_seconds=0.1,
 )
-STEPS = 40
-WARM = 5
-NEIGHBOUR = 4096  # side of the matrices somebody else multiplies all the time: most of an H200's SMs
+UNIFORM = (
+    ("inline", None),
+    ("emb_fwd", None),
+    ("output_dist", None),
+    ("output_dist", 64),
+    ("mlp_bwd", None),
+    ("emb_bwd", None),
+)
+NEIGHBOUR = 4096
+"""Side of the matrices somebody else multiplies: more than an H200's SMs."""
+MEMORY_BYTES = 4 << 30
 
 
-def emit(world: World, **result: Any) -> None:
-    """One JSON line, of the first rank."""
-    if world.rank == 0:
-        print(json.dumps(result), flush=True)
+@dataclass
+class Chunk:
+    """Some steps."""
+
+    length: float
+    beside: bool
+    steps: int
+    seconds: float
 
 
 class Bench:
-    """A captured runtime with two batches of each length, trained in turn without packing on the host."""
+    """The job on this rank: steps on batches of any of the lengths, beside a neighbour or alone."""
 
-    def __init__(self, subject: Subject, world: World, lengths: Sequence[float]) -> None:
-        self.world = world
-        self.runtime = CapturedRuntime(make_model(subject, world), subject.graph, world, batch_size=subject.batch_size)
-        self.batches = {}
-        for length in sorted(lengths, reverse=True):  # the longest first: buffers grow once
+    def __init__(self, subject: Subject, runtime: CapturedRuntime, world: World) -> None:
+        self.runtime, self.world = runtime, world
+        self._batches: dict[float, list[RawBatch]] = {}
+        for length in sorted(LENGTHS, reverse=True):  # the longest first: buffers grow once
             document = {**subject.document, "metadata": {**subject.document["metadata"]}}
             document["metadata"]["annotations"] = {MEAN_LENGTH: str(length)}
-            rows = subject.batch_size * world.size
-            found = []
+            self._batches[length] = []
             for seed in range(2):
                 raw = synthetic_batch(document, subject.batch_size, seed=seed * 10 + world.rank, device=world.device)
-                host = replace(raw, global_rows=rows).map(lambda tensor: tensor.cpu().pin_memory())
-                found.append(with_blocks(host, subject.graph))
-            self.batches[length] = found
+                host = replace(raw, global_rows=subject.batch_size * world.size)
+                self._batches[length].append(host.map(lambda tensor: tensor.cpu().pin_memory()))
+        self._stream = torch.cuda.Stream(world.device)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        self._side = torch.randn(NEIGHBOUR, NEIGHBOUR, device=world.device)
+        self._length, self._states = 0.0, []  # type: ignore[var-annotated]  # of the runtime's own kind
 
-    def step_ms(self, length: float) -> float:
-        """Milliseconds of a step on the device, the slowest rank's."""
-        states = [self.runtime.prepare(raw) for raw in self.batches[length]]
-        self._train(states, WARM)
+    def at(self, length: float) -> None:
+        """Trains on batches of this length from now on. Collective."""
+        if length != self._length:
+            self._length, self._states = length, [self.runtime.prepare(raw) for raw in self._batches[length]]
+            self.steps(4)
+
+    def steps(self, number: int, *, beside: bool = False) -> float:
+        """Seconds of so many steps on the slowest rank. Collective."""
         torch.cuda.synchronize()
-        dist.barrier()
+        dist.barrier(self.world.control_group)
+        if beside:
+            with torch.cuda.stream(self._stream):
+                for _ in range(int(40 * number)):
+                    torch.mm(self._side, self._side)
         began = time.perf_counter()
-        self._train(states, STEPS)
-        torch.cuda.synchronize()
-        took = torch.tensor([(time.perf_counter() - began) / STEPS * 1e3])
-        dist.all_reduce(took, dist.ReduceOp.MAX, group=self.world.control_group)
-        return float(took)
-
-    def _train(self, states: list[CapturedState], steps: int) -> None:
-        for _ in range(steps // 2):
+        for _ in range(number // 2):
             for now, following in ((0, 1), (1, 0)):
-                self.runtime._upcoming = states[following]  # as if it had just been prepared
-                self.runtime.train(states[now])
-
-    def switch_s(self, window: Window, programs: int | None) -> float:
-        """Seconds that training stands still, the slowest rank's."""
-        torch.cuda.synchronize()
-        dist.barrier()
-        began = time.perf_counter()
-        self.runtime.switch(Schedule.uniform(self.runtime.num_kernels, window, programs))
-        torch.cuda.synchronize()
+                self.runtime._upcoming = self._states[following]  # as if it had just been prepared
+                self.runtime.train(self._states[now])
+        torch.cuda.current_stream().synchronize()
         took = torch.tensor([time.perf_counter() - began])
         dist.all_reduce(took, dist.ReduceOp.MAX, group=self.world.control_group)
+        torch.cuda.synchronize()
         return float(took)
 
 
-def beside_a_neighbour(measure: Callable[[], float], device: torch.device) -> float:
-    """The measurement while a stream of its own multiplies matrices."""
-    stream, side = torch.cuda.Stream(device), torch.randn(NEIGHBOUR, NEIGHBOUR, device=device)  # type: ignore[no-untyped-call]  # torch leaves it untyped
-    with torch.cuda.stream(stream):
-        for _ in range(2000):
-            torch.mm(side, side)
-    try:
-        return measure()
-    finally:
+@dataclass
+class Operator:
+    """The operator's part on the first rank, in memory."""
+
+    job: Any
+    profile: Profile
+    plan: Plan
+    owners: dict[str, int]
+    state: Replans = field(default_factory=Replans)
+    readings: deque[Reading] = field(default_factory=lambda: deque(maxlen=64))
+    proposal: Proposal | None = None
+    search: Future[str] | None = None
+    plans: dict[str, Plan] = field(default_factory=dict)
+    stored: set[str] = field(default_factory=set)
+    in_force: str = ""
+    said: list[dict[str, Any]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        command = [sys.executable, "-m", "rap_operator.replanning.worker", "--memory-bytes", str(MEMORY_BYTES)]
+        self._worker = subprocess.Popen(
+            [*command, "--deadline-seconds", "5"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self._thread = ThreadPoolExecutor(1)
+        self.plans[self.plan.hash] = self.plan
+
+    def task(self, length: float, profile: Profile) -> Task:
+        workload = Workload(default=GroupWorkload(mean_list_length=length))
+        return task_for(self.job, profile, workload=workload, owners=self.owners)
+
+    def predicted(self, length: float) -> float:
+        """The step of the plan in force for these lists, by the profile as it is."""
+        slots = tuple((placed.window, placed.programs) for placed in self.plan.schedule)
+        return Estimator(Costs(self.profile), self.task(length, self.profile)).step_seconds(frozenset(), slots)
+
+    def look(self, now_s: float, length: float, measured_s: float) -> str:
+        """Passes until nothing more is to be done; gives the plan to hand to the ranks, or nothing."""
+        if self.search is not None and self.search.done():
+            found = json.loads(self.search.result())
+            self.search = None
+            self._take(found)
+        for _ in range(6):
+            seen = Seen(
+                attempt=1,
+                is_running=True,
+                running_s=now_s,
+                num_ranks=self.plan.num_ranks,
+                now_s=now_s,
+                readings=tuple(self.readings),
+                in_force=self.in_force,
+                stored=frozenset(self.stored),
+                proposal=self.proposal,
+            )
+            verdict = decide_replanning(POLICY, self.state, seen, now_s)
+            self.state = verdict.state
+            record = verdict.record
+            if record is not None and (record.outcome != "None" or record.reason != "Steady"):
+                self.said.append({"at_s": round(now_s), "outcome": record.outcome, "reason": record.reason})
+            for act in verdict.acts:
+                match act:
+                    case Ask():
+                        if self.search is None:
+                            self.search = self._thread.submit(self._ask, self._page(length, measured_s))
+                            self.proposal = Proposal(request=act.request, state="Running")
+                    case Store():
+                        self.stored |= set(act.keep)
+                    case PutInForce():
+                        self.in_force = act.plan
+                        return act.plan
+                    case Forget():
+                        self.proposal = None
+            if not verdict.acts:
+                break
+        return ""
+
+    def _page(self, length: float, measured_s: float) -> str:
+        ratio = measured_s / self.predicted(length)
+        profile = corrected(self.profile, training=ratio, preprocessing=ratio)
+        content = {
+            "profile": profile.model_dump(mode="json", by_alias=True),
+            "task": task_document(self.task(length, profile)),
+            "plan": json.loads(self.plan.to_json()),
+            "defaultWindow": "output_dist",
+            "corrected": True,
+        }
+        return json.dumps(content)
+
+    def _ask(self, page: str) -> str:
+        assert self._worker.stdin is not None
+        assert self._worker.stdout is not None
+        self._worker.stdin.write(page + "\n")
+        self._worker.stdin.flush()
+        return self._worker.stdout.readline()
+
+    def _take(self, found: dict[str, Any]) -> None:
+        assert self.proposal is not None
+        if "error" in found:
+            self.proposal = replace(self.proposal, state="Failed", message=found["error"])
+            return
+        for name in ("plan", "fallbackPlan"):
+            plan = Plan.from_json(found[name])
+            self.plans[plan.hash] = plan
+        self.proposal = replace(
+            self.proposal,
+            state="Done",
+            plan=found["hash"],
+            shape=found["shape"],
+            before=found["before"],
+            fallback=found["fallback"],
+            before_seconds=found["beforeSeconds"],
+            after_seconds=found["afterSeconds"],
+            corrected=True,
+        )
+
+    def close(self) -> None:
+        self._worker.kill()
+
+
+class Run:
+    """The drift, from begin to end, on one rank."""
+
+    def __init__(self, bench: Bench, world: World, operator: Operator | None, *, scale: float, remeasure: bool) -> None:
+        self.bench, self.world, self.operator, self.scale, self._remeasure = bench, world, operator, scale, remeasure
+        self.chunks: list[Chunk] = []
+        self.stalls: list[float] = []
+        self._watch = ThreadPoolExecutor(1)
+        self._steps = self._seconds = 0.0
+        self._known: float | None = None
+        self._ratios: deque[float] = deque(maxlen=5)
+
+    def go(self) -> None:
+        """Collective."""
+        now_s, end_s = 0.0, FLAT_S + RAMP_S + HOLD_S + BESIDE_S
+        number = max(4, 2 * round(CHUNK_S / (self.bench.steps(8) / 8) / 2))
+        preparing: Future[None] | None = None
+        while now_s < end_s:
+            wanted = LENGTHS[0] + (LENGTHS[-1] - LENGTHS[0]) * min(max((now_s - FLAT_S) / RAMP_S, 0.0), 1.0)
+            length = min(LENGTHS, key=lambda each: abs(each - wanted))
+            beside = now_s >= FLAT_S + RAMP_S + HOLD_S
+            self.bench.at(length)
+            seconds = self.bench.steps(number, beside=beside)
+            self.chunks.append(Chunk(length=length, beside=beside, steps=number, seconds=seconds))
+            now_s += seconds * self.scale
+            self._steps, self._seconds = self._steps + number, self._seconds + seconds
+            command = [self._look(now_s, length, seconds / number)] if self.operator is not None else [None]
+            dist.broadcast_object_list(command, src=0, group=self.world.control_group)
+            todo = command[0]
+            assert todo is not None
+            if todo["plan"]:
+                plan = Plan.from_json(todo["plan"])
+                preparing = self._watch.submit(self.bench.runtime.prepare_plan, plan)
+            if preparing is not None and self._all(preparing.done()):
+                preparing.result()
+                self._switch()
+                preparing = None
+            if todo["measure"]:
+                self._measure(length, beside=beside)
+
+    def _look(self, now_s: float, length: float, step_s: float) -> dict[str, Any]:
+        operator = self.operator
+        assert operator is not None
+        plan = self.bench.runtime.plan
+        assert plan is not None
+        operator.plan = plan
+        self._ratios.append(step_s / operator.predicted(length))
+        costs = Costs(operator.profile)
+        common = {
+            "attempt": 1,
+            "world_size": self.world.size,
+            "plan": plan.hash,
+            "steps": self._steps,
+            "step_seconds": self._seconds,
+            "exposed_seconds": 0.0,
+            "stall_seconds": sum(self.stalls),
+            "lists": {"lists": length},
+            "capacity": {name: costs.capacity_seconds(name) for name in PLACES},
+        }
+        pages = tuple(
+            RankPage(rank=rank, predicted_seconds=plan.prediction.step_seconds if rank == 0 else None, **common)
+            for rank in range(self.world.size)
+        )
+        operator.readings.append(Reading(at_s=now_s, pages=pages, num_asked=len(pages)))
+        handed = operator.look(now_s, length, step_s)
+        ratio = statistics.median(self._ratios)
+        self._known = self._known or ratio
+        drifted = len(self._ratios) == 5 and abs(ratio / self._known - 1) > POLICY.triggers.prediction_ratio
+        measure = self._remeasure and drifted
+        return {"plan": operator.plans[handed].to_json() if handed else "", "measure": measure}
+
+    def _all(self, ready: bool) -> bool:
+        lacking = torch.tensor([int(not ready)])
+        dist.all_reduce(lacking, dist.ReduceOp.MAX, group=self.world.control_group)
+        return not lacking.item()
+
+    def _switch(self) -> None:
         torch.cuda.synchronize()
+        dist.barrier(self.world.control_group)
+        began = time.perf_counter()
+        self.bench.runtime.switch_plan()
+        took = torch.tensor([time.perf_counter() - began])
+        dist.all_reduce(took, dist.ReduceOp.MAX, group=self.world.control_group)
+        self.stalls.append(float(took))
+        step_s = self.chunks[-1].seconds / self.chunks[-1].steps
+        if self.world.rank == 0:
+            plan = self.bench.runtime.plan
+            assert plan is not None
+            emit(case="switch", plan=plan.hash, stood_s=float(took), steps=float(took) / step_s)
+
+    def _measure(self, length: float, *, beside: bool) -> None:
+        began = time.perf_counter()
+        kept = [self.operator.profile if self.operator is not None else None]
+        dist.broadcast_object_list(kept, src=0, group=self.world.control_group)
+        assert kept[0] is not None
+        if beside:
+            with torch.cuda.stream(self.bench._stream):
+                for _ in range(20_000):
+                    torch.mm(self.bench._side, self.bench._side)
+        profile = measured_again(kept[0], self.bench.runtime.assembled, self.world, grids=(None,))
+        self.stalls.append(time.perf_counter() - began)
+        self._ratios.clear()
+        self._known = None
+        if self.operator is not None:
+            self.operator.profile = profile
+            emit(
+                case="measured again",
+                length=length,
+                beside=beside,
+                seconds=self.stalls[-1],
+                step_s=profile.step_seconds,
+            )
+
+
+def table(bench: Bench, run: Run, plans: dict[str, Plan], world: World) -> dict[tuple[str, float, bool], float]:
+    """Seconds of a step by schedule, length and neighbour. Collective."""
+    from rap_trainer.captured.schedule import schedule_of
+
+    schedules = {f"plan {name}": schedule_of(plan) for name, plan in plans.items()}
+    kernels = bench.runtime.num_kernels
+    schedules |= {f"{w}/{p or 'full'}": Schedule.uniform(kernels, Window(w), p) for w, p in UNIFORM}
+    found = {}
+    for name, schedule in schedules.items():
+        bench.runtime.switch(schedule)
+        for length in LENGTHS:
+            bench.at(length)
+            for beside in (False, True) if length == LENGTHS[-1] else (False,):
+                number = max(4, 2 * round(CHUNK_S / 2 / (run.chunks[-1].seconds / run.chunks[-1].steps)))
+                found[name, length, beside] = bench.steps(number, beside=beside) / number
+                if world.rank == 0:
+                    step_ms = 1e3 * found[name, length, beside]
+                    emit(case="table", schedule=name, length=length, beside=beside, step_ms=round(step_ms, 4))
+    return found
+
+
+def summary(run: Run, steps_s: dict[tuple[str, float, bool], float], first: str) -> dict[str, float]:
+    """Throughputs, in steps a second of the drift's own time."""
+    total = sum(chunk.steps for chunk in run.chunks)
+    ours = sum(chunk.seconds for chunk in run.chunks) + sum(run.stalls) / run.scale
+    names = {name for name, _, _ in steps_s}
+
+    def under(best: bool) -> float:
+        return sum(
+            chunk.steps
+            * (
+                min(steps_s[name, chunk.length, chunk.beside] for name in names)
+                if best
+                else steps_s[first, chunk.length, chunk.beside]
+            )
+            for chunk in run.chunks
+        )
+
+    return {"ours": total / ours, "oracle": total / under(True), "never": total / under(False)}
 
 
 def main() -> None:
-    """Measures one plan."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """One drift."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--plan", type=int, default=4)
-    parser.add_argument("--batch-size", type=int, default=4096)
+    parser.add_argument("--batch", type=int, default=4096)
     parser.add_argument("--max-rows", type=int, default=20_000)
-    parser.add_argument("--lengths", default="20,40,60")
-    parser.add_argument("--seconds", type=float, default=45.0)
+    parser.add_argument("--scale", type=float, default=30.0)
+    parser.add_argument("--profile-seconds", type=float, default=8.0)
+    parser.add_argument("--no-remeasure", action="store_true")
     options = parser.parse_args()
-    end_s = time.monotonic() + options.seconds
+    torch.backends.cuda.matmul.allow_tf32 = True
     world = join_world(use_gpu=True)
-    lengths = [float(length) for length in options.lengths.split(",")]
-    subject = make_subject(options.plan, options.batch_size, world, max_rows=options.max_rows)
-    bench = Bench(subject, world, lengths)
-    about = {"plan": options.plan, "ranks": world.size, "batch": options.batch_size}
-    for length in sorted(lengths, reverse=True):
-        bench.step_ms(length)
-    for window, programs in CASES:
-        late = torch.tensor([float(time.monotonic() > end_s)])
-        dist.all_reduce(late, dist.ReduceOp.MAX, group=world.control_group)
-        if late.item():
-            break
-        name = f"{window.value}/{programs or 'full'}"
-        stood_s = bench.switch_s(window, programs)
-        for length in lengths:
-            step_ms = bench.step_ms(length)
-            emit(world, case="table", schedule=name, length=length, neighbour=False, step_ms=step_ms, **about)
-        emit(world, case="switch", schedule=name, seconds=stood_s, steps=stood_s * 1e3 / step_ms, **about)
-        step_ms = beside_a_neighbour(lambda: bench.step_ms(lengths[-1]), world.device)
-        emit(world, case="table", schedule=name, length=lengths[-1], neighbour=True, step_ms=step_ms, **about)
-    bench.runtime.close()
+    document = plan_job(options.plan, max_rows=options.max_rows, batch_size=options.batch)
+    document["spec"]["trainer"] |= {"gpusPerNode": world.size}
+    subject = subject_of(document, SimpleNamespace(**vars(options)), world)
+    runtime = CapturedRuntime(make_model(subject, world), subject.graph, world, batch_size=options.batch)
+    lap("captured", world)
+    bench = Bench(subject, runtime, world)
+    lap("batches", world)
+    bench.at(LENGTHS[-1])
+    bench.at(LENGTHS[0])
+    lap("trained", world)
+    profile = captured_profile(
+        document,
+        subject.graph,
+        runtime.assembled,
+        world,
+        rows=options.batch,
+        mean_length=LENGTHS[0],
+        date=time.strftime("%Y-%m-%d"),
+        model_hash=model_hash(subject.job),
+        seconds=options.profile_seconds,
+        grids=(None,),
+    )
+    lap("profiled", world)
+    owned = runtime.assembly.ownership.owned
+    tables = {feature.name: feature.table.name for feature in subject.graph.sparse if feature.table is not None}
+    owners = {tables[name]: rank for rank, names in enumerate(owned) for name in names}
+    workload = Workload(default=GroupWorkload(mean_list_length=LENGTHS[0]))
+    task = task_for(subject.job, profile, workload=workload, owners=owners)
+    plan = plan_of(Planner(enumerator=Enumerator.of(profile)).search(task, profile), profile)
+    runtime.prepare_plan(plan)
+    runtime.switch_plan()
+    bench.at(LENGTHS[0])
+    operator = Operator(subject.job, profile, plan, owners) if world.rank == 0 else None
+    run = Run(bench, world, operator, scale=options.scale, remeasure=not options.no_remeasure)
+    run.go()
+    lap("drifted", world)
+    met = [{name: each.to_json() for name, each in operator.plans.items()} if operator is not None else {}]
+    dist.broadcast_object_list(met, src=0, group=world.control_group)
+    plans = {name: Plan.from_json(text) for name, text in met[0].items()}
+    if operator is not None:
+        emit(case="decisions", said=operator.said)
+        operator.close()
+    steps_s = table(bench, run, plans, world)
+    if world.rank == 0:
+        rates = summary(run, steps_s, f"plan {plan.hash}")
+        share = {"of_oracle": rates["ours"] / rates["oracle"], "of_never": rates["ours"] / rates["never"]}
+        emit(case="drift", plan=options.plan, gpus=world.size, stalls_s=run.stalls, **rates, **share)
+    runtime.close()
     leave_world()
 
 

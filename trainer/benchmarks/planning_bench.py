@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from rap_trainer.captured.runtime import CapturedRuntime
     from rap_trainer.captured.schedule import Schedule
 
+BEGAN_S = time.monotonic()
 MAX_TABLE_ROWS = 1_000_000
 SETS = {4: 2}  # input sets by plan; others 4: more than the L2 holds
 LENGTHS = {4: (5.0, 10.0, 20.0, 40.0)}  # mean list lengths by plan; others 1
@@ -177,10 +178,16 @@ def _sweep(options: argparse.Namespace, world: World) -> None:
     if options.plan:
         document = plan_job(options.plan, max_rows=options.max_rows, batch_size=options.batch)
     document["spec"]["trainer"] |= {"gpusPerNode": world.size, "batchSizePerGpu": options.batch}
+    lap("begins", world)
     subject = subject_of(document, options, world)
+    lap("batches", world)
+    model = make_model(subject, world)
+    lap("model", world)
     tuning = Tuning(exchange=options.exchange)
-    runtime = CapturedRuntime(make_model(subject, world), subject.graph, world, batch_size=options.batch, tuning=tuning)
+    runtime = CapturedRuntime(model, subject.graph, world, batch_size=options.batch, tuning=tuning)
+    lap("captured", world)
     train(runtime, subject)
+    lap("trained", world)
     began = time.perf_counter()
     length = 20.0 if options.plan == 4 else 1.0
     profile = captured_profile(
@@ -214,6 +221,12 @@ def _sweep(options: argparse.Namespace, world: World) -> None:
     Sweep(runtime, result.estimator, world, common).measure(plan, grids_of(options), seconds=options.sweep_seconds)
     runtime.close()
     sys.stdout.flush()
+
+
+def lap(what: str, world: World) -> None:
+    """When the first rank has come so far, in seconds of the process."""
+    if world.rank == 0:
+        emit(case="lap", what=what, seconds=round(time.monotonic() - BEGAN_S, 1))
 
 
 def grids_of(options: argparse.Namespace) -> tuple[int | None, ...]:

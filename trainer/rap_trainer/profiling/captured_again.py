@@ -7,7 +7,7 @@ learns nothing from them and forgets nothing. Not here: when that is worth the s
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -19,16 +19,16 @@ from rap_trainer.captured.assemble import Assembly
 from rap_trainer.profiling.captured_windows import CapturedWindows
 from rap_trainer.world import World
 
-GRIDS = (None, 64)
-"""Fewer than `rap profile` tries: the job waits."""
 
+def measured_again(profile: Profile, assembly: Assembly, world: World, *, grids: Sequence[int | None]) -> Profile:
+    """The profile with the step and its windows as they are now, and kernels slower or faster as the probes are.
 
-def measured_again(profile: Profile, assembly: Assembly, world: World) -> Profile:
-    """The profile with the step and its windows as they are now, and kernels slower or faster as the probes are."""
+    `grids`: those tried; each costs some seconds in which the job waits.
+    """
     lengths = sorted({each.solo_seconds for each in _probes(profile.windows)})
     chosen = (lengths[len(lengths) // 3], lengths[2 * len(lengths) // 3]) if len(lengths) > 2 else (2e-5, 1e-4)
     with _nothing_changed(assembly):
-        found = CapturedWindows(assembly, world).find(grids=GRIDS, lengths=chosen)
+        found = CapturedWindows(assembly, world).find(grids=grids, lengths=chosen)
     windows = found.windows(profile.window(INPUT_DIST).seconds or 0.0)
     slower = _seconds_per_byte(windows) / (_seconds_per_byte(profile.windows) or 1.0)
     again = corrected(profile, preprocessing=slower) if slower else profile

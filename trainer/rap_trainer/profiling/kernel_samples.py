@@ -30,6 +30,8 @@ SETS = 3
 GRIDS: tuple[int | None, ...] = (None, 64)
 RUNS = 3
 """Of the eager program, of which the median counts."""
+MANY_FEATURES = 256
+"""Features of a job with lists from which only the whole of it is measured: each part of so many chains compiles anew for minutes."""
 MIN_CASES = 8
 """Measured whatever the time: fewer cannot be fitted."""
 
@@ -94,9 +96,10 @@ def _cases(
     until = time.monotonic() + seconds
     has_lists = mean_length != 1 and any(value.is_list for value in graph.columns.values())
     lengths = [mean_length * factor for factor in LENGTH_FACTORS] if has_lists else [mean_length]
+    number = PARTS if not has_lists or len(graph.features) <= MANY_FEATURES else 1
     for turn, length in enumerate(lengths):
         pools = [pool(document, rows, mean_length=length, seed=seed, device=device) for seed in range(SETS)]
-        cases = [(part, max(1, int(rows * share))) for part in parts(graph, number=PARTS) for share in ROW_SHARES]
+        cases = [(part, max(1, int(rows * share))) for part in parts(graph, number=number) for share in ROW_SHARES]
         head, rest = cases[: len(ROW_SHARES)], cases[len(ROW_SHARES) :]
         random.Random(turn).shuffle(rest)
         stop = time.monotonic() + (until - time.monotonic()) / (len(lengths) - turn)

@@ -88,4 +88,9 @@ def measure_again(runtime: Runtime, name: str, world: World) -> Measure | None:
     from rap_trainer.profiling.captured_again import measured_again
 
     assert isinstance(runtime, CapturedRuntime)
-    return lambda profile: measured_again(profile, runtime.assembled, world)
+
+    def measure(profile: Profile) -> Profile:
+        used = dict.fromkeys(placed.programs for placed in runtime.schedule.placements)
+        return measured_again(profile, runtime.assembled, world, grids=tuple({None: None, **used}))
+
+    return measure
