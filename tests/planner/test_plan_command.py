@@ -71,6 +71,20 @@ def test_a_diff_names_kernels_that_moved(tmp_path: Path, capsys: pytest.CaptureF
     assert re.search(r"kernel \d+ \w+: \w+ \(.+\) -> ", planned(capsys, job, "--diff", old, "--mean-length", 200))
 
 
+def test_two_plans_of_a_history_are_compared_without_a_search(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, old, new = written(tmp_path, 4), tmp_path / "plan-old.json", tmp_path / "plan-new.json"
+    for path, length in ((old, 2), (new, 200)):
+        path.write_text(planned(capsys, job, "--json", "--mean-length", length))
+    monkeypatch.setattr(Planner, "search", lambda *_, **__: pytest.fail("searched"))
+    first, *changes = planned(capsys, job, "--diff", old, new).splitlines()
+    assert first == f"{Plan.from_json(old.read_text()).hash} -> {Plan.from_json(new.read_text()).hash}"
+    assert any(re.match(r"kernel \d+ \w+: ", line) for line in changes)
+    with pytest.raises(InvalidDocument, match="compares two plans, 3 were given"):
+        planned(capsys, job, "--diff", old, new, old)
+
+
 def test_list_lengths_by_group_change_the_prediction(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     job, sizes = written(tmp_path, 4), tmp_path / "sizes.json"
     sizes.write_text(json.dumps({"groups": {"ids_{0..149}": {"meanListLength": 100}}}))
@@ -124,7 +138,7 @@ def test_the_h200_profile_chooses_the_grids_that_were_measured_best(
 
     graph, _ = compile_features(RAPJob.model_validate(plan_job(0)).spec)
     assert graph is not None
-    (kernel,) = fused_kernels(graph)
+    (kernel,) = fused_kernels(graph, Workload())
     work = (Piece(kernel=0, num_bytes=megabytes * 1e6, num_tiles=10_000),)
     item = Item(name="f", group="0", chain="c", pieces=work, raw_bytes=1, out_bytes=1)
     result = Planner().search(Task(job="j", items=(item,), kernels=(kernel,), idle_seconds=(0.0,)), shipped())
@@ -138,6 +152,8 @@ def test_tables_are_dealt_so_that_ranks_hold_about_as_much() -> None:
     owners = balanced_owners(graph, 4)
     assert {rank: list(owners.values()).count(rank) for rank in range(4)} == dict.fromkeys(range(4), 13)
     ranks = Ranks(num_ranks=4, owners=owners, memory_bytes=1e6)
-    task = task_of("j", graph, fused_kernels(graph), pieces={}, batch_size=4096, workload=Workload(), ranks=ranks)
+    task = task_of(
+        "j", graph, fused_kernels(graph, Workload()), pieces={}, batch_size=4096, workload=Workload(), ranks=ranks
+    )
     with pytest.raises(InvalidDocument, match="GiB of rank"):
         Planner().search(task, shipped())

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rap_contract.job import RAPJob
 from rap_contract.plan import Plan
 from rap_contract.pod import ExitCode
+from rap_contract.problem import InvalidDocument, Problem
 from rap_planner.enumerate import Enumerator
 from rap_planner.explain import plan_of, sensitivity
 from rap_planner.search import Planner
@@ -43,17 +44,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--html", type=Path, metavar="H", help="also write the plan as a page with a timeline")
     add("--measured", type=Path, metavar="R", help="history.jsonl of a run, drawn below the prediction in the page")
     add("--json", action="store_true", help="the plan as JSON")
-    add("--diff", type=Path, metavar="OLD", help="what differs from another plan")
+    add(
+        "--diff",
+        type=Path,
+        metavar="PLAN",
+        nargs="+",
+        help="what differs from another plan; of two plans, what differs between them, without a search",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Plans and prints; returns an exit code. Raises InvalidDocument for a bad job, profile, workload or old plan."""
     job = load_job(arguments.job)
+    old, new = _to_compare(arguments.diff)
+    if old is not None and new is not None:
+        print("\n".join(diff(old, new)))
+        return ExitCode.DONE
     profile = read_profile(arguments.profile, job)
     text = None if arguments.workload is None else read_text(arguments.workload)
     workload = workload_of(job, text, mean_length=arguments.mean_length)
     task = task_for(job, profile, workload=workload, owners=read_owners(arguments.owners, job))
-    old = None if arguments.diff is None else read_plan(arguments.diff)
     planner = Planner(enumerator=Enumerator(table_owner=True) if arguments.table_owner else Enumerator.of(profile))
     end = time.monotonic() + arguments.budget
     result = planner.search(task, profile, deadline=lambda: time.monotonic() >= end)
@@ -70,6 +80,19 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         print("\n".join(table(job, task, plan, source=f"{profile.device.name}, {profile.date}")))
     return ExitCode.DONE
+
+
+def _to_compare(paths: Sequence[Path] | None) -> tuple[Plan | None, Plan | None]:
+    """The plans of --diff. Raises InvalidDocument."""
+    if not paths:
+        return None, None
+    if len(paths) > 2:
+        hint = "give the old plan, or the old one and the new one"
+        raise InvalidDocument(
+            [Problem(path=("--diff",), message=f"compares two plans, {len(paths)} were given", hint=hint)]
+        )
+    old, *rest = [read_plan(path) for path in paths]
+    return old, rest[0] if rest else None
 
 
 def _positive(text: str) -> float:

@@ -36,27 +36,35 @@ def nullable_columns(graph: FeatureGraph) -> frozenset[str]:
     return frozenset(name for name, each in graph.columns.items() if each.nullable and name != graph.label)
 
 
-def fused_groups(graph: FeatureGraph) -> Groups:
-    """The launches of the fused program, in order, as the captured runtime numbers them."""
+def single_columns(graph: FeatureGraph, workload: Workload) -> frozenset[str]:
+    """List columns that hold one element a row: the captured runtime takes lists for single ids as long as they do."""
+    return frozenset(
+        name for name, kind in graph.columns.items() if kind.is_list and workload.of(name).mean_list_length <= 1
+    )
+
+
+def fused_groups(graph: FeatureGraph, workload: Workload) -> Groups:
+    """The launches of the fused program, in order, as the captured runtime numbers them for such data."""
     from rap_trainer.fusion.groups import Tiles, group
     from rap_trainer.fusion.layout import OutputLayout
     from rap_trainer.fusion.lower import lower
 
     try:
-        OutputLayout.one_id_each([feature.name for feature in graph.sparse]).check(graph)
+        single = single_columns(graph, workload)
+        OutputLayout.one_id_each([feature.name for feature in graph.sparse], single=single).check(graph)
         padded = True
     except ValueError:  # several ids a row: only the packed layout holds them
         padded = False
     return group(lower(graph, nullable_columns(graph), padded=padded), tiles=Tiles())
 
 
-def fused_kernels(graph: FeatureGraph) -> tuple[FusedKernel, ...]:
+def fused_kernels(graph: FeatureGraph, workload: Workload) -> tuple[FusedKernel, ...]:
     """The same as a plan lists them."""
     return tuple(
         FusedKernel.model_validate(
             {"launch": number, "stage": launch.kernel, "wave": launch.wave, "features": launch.features}
         )
-        for number, launch in enumerate(fused_groups(graph).launches)
+        for number, launch in enumerate(fused_groups(graph, workload).launches)
     )
 
 
@@ -70,7 +78,7 @@ def works_for(
     sizes = Sizes.of(graph, rows, mean_lengths(graph, workload), nullable_columns(graph))
     if not fused:
         return (program_work(graph, sizes, side_by_side=not on_gpu),)
-    return works_of(fused_groups(graph), sizes)
+    return works_of(fused_groups(graph, workload), sizes)
 
 
 def pieces_of(works: Sequence[LaunchWork], features: Sequence[str]) -> dict[str, list[Piece]]:
@@ -108,7 +116,7 @@ def task_for(job: RAPJob, profile: Profile, *, workload: Workload, owners: Mappi
     return task_of(
         job.metadata.name,
         graph,
-        fused_kernels(graph) if fused else (whole,),
+        fused_kernels(graph, workload) if fused else (whole,),
         pieces=pieces_of(works, names),
         batch_size=rows,
         workload=workload,

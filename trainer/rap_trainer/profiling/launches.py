@@ -46,7 +46,7 @@ class LaunchBench:
             graph,
             self._device,
             limits=Limits(batch_size=rows, capacities=capacities, nullable=nullable),
-            layout=layout_of(graph),
+            layout=layout_of(graph, single_lists(batches)),
         )
         runs = []
         for batch in batches:
@@ -70,9 +70,19 @@ class LaunchBench:
         return found
 
 
-def layout_of(graph: FeatureGraph) -> OutputLayout:
+def single_lists(batches: Sequence[RawBatch]) -> frozenset[str]:
+    """List columns that hold one element in every row of these batches."""
+    names = [name for name, column in batches[0].columns.items() if column.lengths_B is not None]
+    return frozenset(name for name in names if all(_is_single(batch.columns[name].lengths_B) for batch in batches))
+
+
+def _is_single(lengths_B: torch.Tensor | None) -> bool:
+    return lengths_B is not None and bool((lengths_B == 1).all())
+
+
+def layout_of(graph: FeatureGraph, single: frozenset[str] = frozenset()) -> OutputLayout:
     """Fixed places where every feature has at most one id a row, as the captured runtime has them; else packed lists."""
-    layout = OutputLayout.one_id_each([feature.name for feature in graph.sparse])
+    layout = OutputLayout.one_id_each([feature.name for feature in graph.sparse], single=single)
     try:
         layout.check(graph)
     except ValueError:
