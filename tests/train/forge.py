@@ -8,8 +8,10 @@ Only the import is saved; launcher, ranks, signals and exit codes are the real o
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -109,12 +111,31 @@ class Forge:
         self._server: subprocess.Popen[bytes] | None = None
         self._runs: list[Run] = []
 
-    def start(self, job: Path, *, num_ranks: int, environment: dict[str, str] | None = None) -> Run:
-        """`rap run JOB --nproc num_ranks --plain`, in a session of its own."""
+    def start(
+        self,
+        job: Path,
+        *,
+        num_ranks: int,
+        environment: dict[str, str] | None = None,
+        largest_file_bytes: int | None = None,
+        may_read_all: bool = True,
+    ) -> Run:
+        """`rap run JOB --nproc num_ranks --plain`, in a session of its own.
+
+        `largest_file_bytes`: writing beyond is refused, as on a full disk. Without `may_read_all` root is refused what its
+        own files forbid, as any user is.
+        """
         if self._server is None:
             self._start_server()
         output = self._folder / f"run-{len(self._runs)}.txt"
-        request = {"job": str(job), "ranks": num_ranks, "output": str(output), "environment": environment or {}}
+        request = {
+            "job": str(job),
+            "ranks": num_ranks,
+            "output": str(output),
+            "environment": environment or {},
+            "largest_file_bytes": largest_file_bytes,
+            "may_read_all": may_read_all,
+        }
         connection = socket.socket(socket.AF_UNIX)
         connection.connect(str(self._socket))
         connection.sendall((json.dumps(request) + "\n").encode())
@@ -177,6 +198,11 @@ def _launch(request: dict[str, object]) -> None:
     changes = request["environment"]
     assert isinstance(changes, dict)
     os.environ.update(changes)
+    largest = request["largest_file_bytes"]
+    if isinstance(largest, int):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (largest, largest))
+    if not request["may_read_all"]:
+        _give_up_capabilities()
     from rap_trainer.cli import main
 
     code = 1
@@ -189,6 +215,14 @@ def _launch(request: dict[str, object]) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
+
+
+def _give_up_capabilities() -> None:
+    """capset(2): root without a capability is held to the permissions of its files."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    header = (ctypes.c_uint32 * 2)(0x20080522, 0)  # _LINUX_CAPABILITY_VERSION_3, this process
+    if libc.capset(header, (ctypes.c_uint32 * 6)()):
+        raise OSError(ctypes.get_errno(), "capset")
 
 
 if __name__ == "__main__":

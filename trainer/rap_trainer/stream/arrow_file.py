@@ -65,7 +65,9 @@ def _check_ends(path: Path) -> bool:
     with reading(path), path.open("rb") as file:
         size = file.seek(0, 2)
         if size == 0:
-            raise FileProblem(FileReason.EMPTY, f"{path}: the file has 0 bytes", growing=True)
+            raise FileProblem(
+                FileReason.EMPTY, f"{path}: the file has 0 bytes; hint: write it again, or remove it", growing=True
+            )
         file.seek(0)
         head = file.read(len(MAGIC))
         is_stream = head.startswith(_CONTINUATION)

@@ -28,7 +28,9 @@ class CsvEvents:
         self._path, self._options = path, options
         with reading(path):
             if path.stat().st_size == 0:
-                raise FileProblem(FileReason.EMPTY, f"{path}: the file has 0 bytes", growing=True)
+                raise FileProblem(
+                    FileReason.EMPTY, f"{path}: the file has 0 bytes; hint: write it again, or remove it", growing=True
+                )
             first = next(self._blocks(skip_header=False), b"")
         if b"\0" in first:
             raise FileProblem(FileReason.FOREIGN, f"{path}: not text (it has NUL bytes); hint: move it elsewhere")
