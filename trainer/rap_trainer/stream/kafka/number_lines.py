@@ -25,10 +25,12 @@ Uint8s = npt.NDArray[np.uint8]
 Float64s = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
-PAIR = 16
+WORD, PAIR = 8, 16
 """Bytes that are loaded at once."""
 MAX_PAIRS = 2
 """Of a value; one that does not end in them is Arrow's."""
+MAX_PIECE = 256
+"""Bytes between values."""
 MAX_DIGITS = 19
 """64 bits hold so many, whichever they are."""
 MAX_SLOW_RATIO = 0.02  # of a column's values that Python reads, such as 1e-05: 0.5 us each, where Arrow takes 0.2
@@ -36,7 +38,7 @@ _FIELD = re.compile(rb'([{,][ \t]*"([^"\\\n]*)"[ \t]*:[ \t]*)(?:-?[0-9][-+.eE0-9
 _TAIL = re.compile(rb"[ \t]*}[ \t\r]*")
 _NUMBER = re.compile(rb"(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
 _ONES = 0x0101010101010101
-_LOW, _ZEROS, _HIGH, _OVER_NINE, _POINTS = (np.uint64(_ONES * byte) for byte in (1, 0x30, 0x80, 0x76, 0x2E))
+_LOW, _ZEROS, _HIGH, _OVER_NINE = (np.uint64(_ONES * byte) for byte in (1, 0x30, 0x80, 0x76))
 _NULL, _FOUR = np.uint64(int.from_bytes(b"null", "little")), np.uint64(0xFFFFFFFF)
 _TENS = np.uint64(10) ** np.arange(MAX_DIGITS + 1, dtype=np.uint64)
 _EMPTY_BITS = np.arange(64, -8, -8, dtype=np.uint64)
@@ -69,71 +71,50 @@ class _Piece(NamedTuple):
     words: Uint64s
     masks: Uint64s
     """Bits of the words that are the piece's."""
-    end: np.uint64
-    """Its first byte, eight times: what ends the value before it."""
+    end: int
+    """Its first byte: what ends the value before it."""
 
     @classmethod
     def of(cls, text: bytes) -> _Piece:
         padded = -(-len(text) // PAIR) * PAIR
         words = np.frombuffer(text.ljust(padded, b"\0"), "<u8")
         masks = np.frombuffer((b"\xff" * len(text)).ljust(padded, b"\0"), "<u8")
-        return cls(len(text), words, masks, np.uint64(_ONES * text[0]))
+        return cls(len(text), words, masks, text[0])
 
 
-class _Text(NamedTuple):
-    """What is written at a place of each line: words, and how many bytes of each."""
+class _Digits(NamedTuple):
+    """The digits that stand at a place of each line: what they are worth, and how many there are, maybe none."""
 
-    words: Sequence[Uint64s]
-    counts: Sequence[Uint8s]
+    values: Uint64s
+    lengths: Uint8s
 
-    @property
-    def length(self) -> Uint8s:
-        """Bytes of all words."""
-        return np.asarray(sum(self.counts[1:], start=self.counts[0]))
-
-    def digits(self) -> tuple[Uint64s, Bools]:
-        """What they are worth, and whether they are digits alone, at least one and at most MAX_DIGITS."""
-        length = self.length
-        values_R, good_R = _digits(self.words[0], self.counts[0])
-        good_R &= (length > 0) & (length <= MAX_DIGITS)
-        for words_R, count_R in zip(self.words[1:], self.counts[1:], strict=True):
-            more_R, also_R = _digits(words_R, count_R)
-            values_R = values_R * _TENS.take(count_R) + more_R
-            good_R &= also_R
-        return values_R, good_R
-
-    def whole_number(self) -> tuple[Uint64s, Bools]:
-        """As JSON has them: a zero begins none but itself."""
-        values_R, good_R = self.digits()
-        begins_with_zero_R = self.words[0] & np.uint64(0xFF) == ord("0")
-        return values_R, good_R & ~(begins_with_zero_R & (self.length > 1))
-
-    def is_null(self) -> Bools:
-        """Whether they are null."""
-        return np.asarray((self.words[0] & _FOUR == _NULL) & (self.length == 4))
+    def make_number(self, begin: Uint8s) -> Bools:
+        """Which are a whole number as JSON has them, of at most MAX_DIGITS: a zero begins none but itself."""
+        some = (self.lengths > 0) & (self.lengths <= MAX_DIGITS)
+        return np.asarray(some & ((begin != ord("0")) | (self.lengths == 1)))
 
 
-def _digits(words_R: Uint64s, count_R: Uint8s) -> tuple[Uint64s, Bools]:
-    """What the first bytes of words are worth, and whether they are digits."""
-    text_R = (words_R ^ _ZEROS) << _EMPTY_BITS.take(count_R)  # the bytes that come before them now are zeros
-    good_R = ((text_R + _OVER_NINE) | text_R) & _HIGH == 0
-    text_R = text_R * np.uint64(10) + (text_R >> np.uint64(8))  # pairs; then fours and all eight
-    low_R, high_R = text_R & np.uint64(0x000000FF000000FF), (text_R >> np.uint64(16)) & np.uint64(0x000000FF000000FF)
-    return (low_R * np.uint64(0x000F424000000064) + high_R * np.uint64(0x0000271000000001)) >> np.uint64(32), good_R
+def _first_digits(word: Uint64s) -> tuple[Uint64s, Uint8s]:
+    """What the digits that words begin with are worth, and how many they are: 0 to 8."""
+    text = word ^ _ZEROS
+    other = ((text + _OVER_NINE) | text) & _HIGH  # its lowest bit is right, whatever the ones above
+    count = _bytes_below(other)
+    text = text << _EMPTY_BITS.take(count)  # what comes before them now is worth nothing
+    text = text * np.uint64(10) + (text >> np.uint64(8))  # pairs; then fours and all eight
+    low, high = text & np.uint64(0x000000FF000000FF), (text >> np.uint64(16)) & np.uint64(0x000000FF000000FF)
+    return (low * np.uint64(0x000F424000000064) + high * np.uint64(0x0000271000000001)) >> np.uint64(32), count
 
 
-def _bytes_before(end: np.uint64, words_R: Uint64s) -> Uint8s:
-    """How many bytes of each word come before the first that is `end`: 0 to 8."""
-    other_R = words_R ^ end
-    found_R = (other_R - _LOW) & ~other_R & _HIGH  # its lowest bit is right, whatever the ones above
-    return np.asarray(np.bitwise_count(~found_R & (found_R - np.uint64(1))) >> np.uint8(3))
+def _bytes_below(found: Uint64s) -> Uint8s:
+    """How many bytes of each word are below the lowest one with its highest bit set."""
+    return np.asarray(np.bitwise_count(~found & (found - np.uint64(1))) >> np.uint8(3))
 
 
 class _Lines:
     """The bytes of some lines."""
 
     def __init__(self, block: bytes, num_lines: int) -> None:
-        self._padded = block + bytes((MAX_PAIRS + 1) * PAIR)
+        self._padded = block + bytes(MAX_PIECE + 2 * MAX_PAIRS * PAIR)
         self._bytes_B = np.frombuffer(self._padded, np.uint8)
         self._pairs_B = np.ndarray((len(self._padded) - PAIR + 1,), f"V{PAIR}", self._padded, strides=(1,))
         ends = np.flatnonzero(self._bytes_B == ord("\n"))
@@ -149,18 +130,36 @@ class _Lines:
         """Some bytes."""
         return self._padded[begin : begin + length]
 
-    def text(self, places: Int64s, end: np.uint64) -> _Text:
-        """What stands from each place on, up to a byte; cut after MAX_PAIRS."""
-        words: list[Uint64s] = []
-        counts: list[Uint8s] = []
+    def digits(self, places: Int64s) -> _Digits:
+        """The digits from each place on; of more than MAX_DIGITS the value means nothing."""
+        words = self._words(places)
+        values, lengths = _first_digits(words[0])
+        full = lengths == WORD
+        for number in range(1, 2 * MAX_PAIRS):
+            if not full.any():
+                break
+            if number % 2 == 0:
+                words = self._words(places + WORD * number)
+            more, count = _first_digits(words[number % 2])
+            count *= full
+            values = np.where(full, values * _TENS.take(count) + more, values)
+            lengths, full = lengths + count, count == WORD
+        return _Digits(values, lengths)
+
+    def lengths(self, places: Int64s, end: int) -> Uint8s:
+        """How many bytes stand from each place on, up to a byte; counted up to MAX_PAIRS."""
+        lengths, ends = np.zeros(len(places), np.uint8), np.uint64(_ONES * end)
+        full = np.ones(len(places), np.bool_)
         for pair in range(MAX_PAIRS):
-            for word in self._words(places + PAIR * pair if pair else places):
-                count = _bytes_before(end, word)
-                words.append(word)
-                counts.append(count * (counts[-1] == 8) if counts else count)
-                if not (counts[-1] == 8).any():
-                    return _Text(words, counts)
-        return _Text(words, counts)
+            for word in self._words(places + PAIR * pair):
+                other = word ^ ends
+                count = _bytes_below((other - _LOW) & ~other & _HIGH) * full
+                lengths, full = lengths + count, count == WORD
+        return lengths
+
+    def are_null(self, places: Int64s) -> Bools:
+        """Whether null is written at a place."""
+        return np.asarray(self._words(places)[0] & _FOUR == _NULL)
 
     def behind(self, places: Int64s, piece: _Piece) -> Int64s:
         """The places behind a piece, which stands at all of them. Raises NotOfThisShape."""
@@ -173,7 +172,7 @@ class _Lines:
 
     def _words(self, places: Int64s) -> tuple[Uint64s, Uint64s]:
         # both at once: numpy takes as long to pick one word (here, 2026-11)
-        pairs = self._pairs_B[np.minimum(places, len(self._pairs_B) - 1)].view("<u8").reshape(-1, 2)
+        pairs = self._pairs_B[places].view("<u8").reshape(-1, 2)
         return np.ascontiguousarray(pairs[:, 0]), np.ascontiguousarray(pairs[:, 1])
 
 
@@ -200,6 +199,8 @@ class NumberLines:
         tail = before + line[place:]
         if _TAIL.fullmatch(tail) is None or len(set(names)) < len(names) or not set(schema.names) <= set(names):
             return None
+        if max(map(len, [*pieces, tail])) >= MAX_PIECE:
+            return None
         return cls(names, pieces[0], [*pieces[1:], tail + b"\n"], schema)
 
     def batch(self, block: bytes, num_rows: int) -> pa.RecordBatch:
@@ -208,49 +209,55 @@ class NumberLines:
         columns: dict[str, pa.Array] = {}
         places_R = lines.behind(lines.begins_R, self._first)
         for name, piece in zip(self._names, self._behind, strict=True):
-            negative_R = lines.bytes_at(places_R) == ord("-")
-            starts_R = places_R + negative_R
-            text = lines.text(starts_R, piece.end)
             if name in self._schema.names:
-                kind, null_R = self._schema.field(name).type, text.is_null() & ~negative_R
-                values_R = _values(lines, starts_R=starts_R, text=text, null_R=null_R, kind=kind, end=piece.end)
-                np.negative(values_R, out=values_R, where=negative_R)
-                columns[name] = _array(values_R, null_R, kind)
-            places_R = lines.behind(starts_R + text.length, piece)
+                columns[name], ends_R = _column(lines, places_R, self._schema.field(name).type, end=piece.end)
+            else:
+                ends_R = places_R + lines.lengths(places_R, piece.end)
+            places_R = lines.behind(ends_R, piece)
         if (places_R != lines.ends_R).any():
             raise NotOfThisShape
         return pa.RecordBatch.from_arrays([columns[name] for name in self._schema.names], schema=self._schema)
 
 
-def _values(
-    lines: _Lines, *, starts_R: Int64s, text: _Text, null_R: Bools, kind: pa.DataType, end: np.uint64
-) -> npt.NDArray[Any]:
-    """Unsigned values of a column; 0 for null."""
-    wide_R, good_R = text.whole_number()
-    values_R: npt.NDArray[Any] = wide_R.astype(_DTYPES[kind])
-    good_R &= wide_R <= _LARGEST[kind]
+def _column(lines: _Lines, places_R: Int64s, kind: pa.DataType, *, end: int) -> tuple[pa.Array, Int64s]:
+    """The values that stand at these places, and where they end. Raises NotOfThisShape."""
+    begin_R = lines.bytes_at(places_R)
+    negative_R = begin_R == ord("-")
+    has_negative = bool(negative_R.any())
+    if has_negative:
+        places_R = places_R + negative_R
+        begin_R = lines.bytes_at(places_R)
+    digits = lines.digits(places_R)
+    ends_R = places_R + digits.lengths
+    good_R = digits.make_number(begin_R) & (lines.bytes_at(ends_R) == end) & (digits.values <= _LARGEST[kind])
+    values_R: npt.NDArray[Any] = digits.values.astype(_DTYPES[kind])
+    null_R: Bools | None = None
     if not good_R.all():
+        odd = np.flatnonzero(~good_R)
+        lengths = lines.lengths(places_R[odd], end)
+        ends_R[odd] = places_R[odd] + lengths
+        is_null = lines.are_null(places_R[odd]) & (lengths == len(b"null")) & ~negative_R[odd]
+        null_R = np.zeros(len(places_R), np.bool_)
+        null_R[odd[is_null]] = True
         values_R[null_R] = 0
-        odd = np.flatnonzero(~(good_R | null_R))
+        odd, lengths = odd[~is_null], lengths[~is_null]
         if len(odd):
             if pa.types.is_integer(kind):
                 raise NotOfThisShape
-            values_R[odd] = _fractions(
-                lines, starts=starts_R[odd], lengths=text.length[odd], end=end, is_double=kind == pa.float64()
-            )
-    return values_R
+            values_R[odd] = _fractions(lines, places_R[odd], lengths, is_double=kind == pa.float64())
+    if has_negative:
+        np.negative(values_R, out=values_R, where=negative_R)
+    return _array(values_R, null_R, kind), ends_R
 
 
-def _fractions(lines: _Lines, *, starts: Int64s, lengths: Uint8s, end: np.uint64, is_double: bool) -> Float64s:
-    """Numbers that are not whole. Raises NotOfThisShape where one is none, or rounds to float32 in two ways."""
-    whole = lines.text(starts, _POINTS)
-    part = lines.text(starts + whole.length + 1, end)
-    has_point = whole.length < lengths
-    values, good = whole.whole_number()
-    more, also = part.digits()
-    good &= also & has_point & (lengths <= MAX_DIGITS + 1)
-    places = np.where(good, part.length, 0)
-    values = values * _TENS.take(places) + more
+def _fractions(lines: _Lines, starts: Int64s, lengths: Uint8s, *, is_double: bool) -> Float64s:
+    """Numbers of such lengths that are not whole. Raises NotOfThisShape where one is none, or has two float32."""
+    whole = lines.digits(starts)
+    part = lines.digits(starts + whole.lengths + 1)
+    good = whole.make_number(lines.bytes_at(starts)) & (part.lengths > 0) & (lengths <= MAX_DIGITS + 1)
+    good &= (lines.bytes_at(starts + whole.lengths) == ord(".")) & (whole.lengths + part.lengths + 1 == lengths)
+    places = np.where(good, part.lengths, 0)
+    values = whole.values * _TENS.take(places) + part.values
     floats: Float64s = values.astype(np.float64) / _TENS.take(places).astype(np.float64)
     good &= (values <= _EXACT) if is_double else ((values <= _EXACT) | _is_sure(floats))
     slow = np.flatnonzero(~good).tolist()
@@ -276,6 +283,6 @@ def _as_float32(floats: Float64s) -> npt.NDArray[np.float32]:
         return floats.astype(np.float32)
 
 
-def _array(values_R: npt.NDArray[Any], null_R: Bools, kind: pa.DataType) -> pa.Array:
-    valid = pa.py_buffer(np.packbits(~null_R, bitorder="little")) if null_R.any() else None
+def _array(values_R: npt.NDArray[Any], null_R: Bools | None, kind: pa.DataType) -> pa.Array:
+    valid = None if null_R is None else pa.py_buffer(np.packbits(~null_R, bitorder="little"))
     return pa.Array.from_buffers(kind, len(values_R), [valid, pa.py_buffer(values_R)])
