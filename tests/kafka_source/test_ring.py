@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 from collections.abc import Iterator
+from contextlib import nullcontext
+from typing import Any
 
 import pyarrow as pa
 import pytest
+import torch
+from rap_trainer.stream.kafka.pinning import pin
 from rap_trainer.stream.kafka.ring import SLOTS, RingReader, RingWriter, Room, create
 
 SLOT = 4096
@@ -83,3 +88,87 @@ def test_with_several_readers_a_slot_is_free_when_all_of_them_are_done() -> None
         assert writer.reserve(SLOTS * SLOT) is not None
     finally:
         os.close(file)
+
+
+class Driver:
+    """What pinning asks of CUDA."""
+
+    def __init__(self, answer: int) -> None:
+        self._answer = answer
+        self.pinned: dict[int, int] = {}
+        self.calls = 0
+
+    def cudaHostRegister(self, address: int, size: int, flags: int) -> int:
+        self.calls += 1
+        if self._answer == 0:
+            self.pinned[address] = size
+        return self._answer
+
+    def cudaHostUnregister(self, address: int) -> int:
+        del self.pinned[address]
+        return 0
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> torch.device:
+    """A device that only this fixture's CUDA knows."""
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
+    return torch.device("cuda", 1)
+
+
+def test_a_ring_is_pinned_for_a_gpu_as_long_as_it_is_mapped(gpu: torch.device) -> None:
+    file, driver = create(SLOTS * SLOT), Driver(0)
+    writer, reader = RingWriter(file), RingReader(file)
+    os.close(file)
+    assert pin(reader, gpu, runtime=driver)
+    room = filled(writer, SLOT, 1)
+    assert room is not None
+    buffer = reader.buffer(room)
+    ((address, size),) = driver.pinned.items()
+    assert address <= buffer.address
+    assert buffer.address + buffer.size <= address + size
+    assert size == writer.capacity
+    del reader
+    gc.collect()
+    assert driver.pinned, "a buffer is left"
+    del buffer
+    gc.collect()
+    assert not driver.pinned
+
+
+def test_what_a_driver_refuses_to_pin_is_read_all_the_same(gpu: torch.device, caplog: pytest.LogCaptureFixture) -> None:
+    file = create(SLOTS * SLOT)
+    reader = RingReader(file)
+    os.close(file)
+    assert not pin(reader, gpu, runtime=Driver(2))
+    assert "not pinned: CUDA error 2" in caplog.text
+
+
+def test_without_a_gpu_nothing_is_pinned(ring: tuple[RingWriter, RingReader]) -> None:
+    driver = Driver(0)
+    assert not pin(ring[1], torch.device("cpu"), runtime=driver)
+    assert driver.calls == 0
+
+
+@pytest.mark.gpu
+def test_columns_in_a_ring_go_to_a_gpu_without_waiting() -> None:
+    file = create(64 << 20)
+    writer, reader = RingWriter(file), RingReader(file)
+    os.close(file)
+    device = torch.device("cuda", 0)
+    assert pin(reader, device)
+    room = filled(writer, 32 << 20, 7)
+    assert room is not None
+    cuda: Any = torch.cuda
+    column = torch.from_numpy(reader.memory[: room.size])
+    assert column.is_pinned()
+    copied = cuda.Event()
+    cuda._sleep(
+        500_000_000
+    )  # cycles of the stream's time, some tenths of a second: the copy waits for it, the host does not
+    copy = column.to(device, non_blocking=True)
+    copied.record()
+    assert not copied.query()
+    assert bool((copy == 7).all())
+    del column, reader
+    gc.collect()

@@ -54,7 +54,7 @@ from rap_trainer.step.shown import Shown
 from rap_trainer.step.signals import StopRequest
 from rap_trainer.stream.files import FileSource, FileSourceOptions
 from rap_trainer.stream.kafka.sharing import agree_on_sharing
-from rap_trainer.stream.kafka.source import KafkaSource
+from rap_trainer.stream.kafka.source import KafkaSource, KafkaSourceOptions
 from rap_trainer.stream.node_sharing import sharing_on_node
 from rap_trainer.stream.source import Source, SourceError
 from rap_trainer.world import PeerLost, World, is_peer_loss, join_world, leave_world
@@ -226,7 +226,9 @@ def _open_source(spec: RAPJobSpec, world: World, positions: Positions) -> Source
         return FileSource(spec, rank=world.rank, world_size=world.size, start=positions, store=store, options=options)
     assert spec.source.kafka is not None  # exactly one of them
     sharing = agree_on_sharing(spec.source.kafka, world)
-    return KafkaSource(spec, rank=world.rank, world_size=world.size, start=positions, sharing=sharing)
+    topic_options = KafkaSourceOptions(device=world.device)
+    place = {"rank": world.rank, "world_size": world.size}
+    return KafkaSource(spec, **place, start=positions, sharing=sharing, options=topic_options)
 
 
 def _ledger(world: World, attempt: int, step: int, positions: Positions) -> Ledger | None:

@@ -38,11 +38,11 @@ class _Memory:
         # all pages at once, before the first message: a fault a page costs a tenth of what a fresh ring takes to fill
         self._map = mmap.mmap(file, size, mmap.MAP_SHARED | mmap.MAP_POPULATE)
         self.used = np.frombuffer(self._map, np.uint8, SLOTS * MAX_READERS).reshape(SLOTS, MAX_READERS)
-        self._bytes = np.frombuffer(self._map, np.uint8, offset=_ALIGNMENT)
+        self.bytes = np.frombuffer(self._map, np.uint8, offset=_ALIGNMENT)
 
     def view(self, room: Room) -> npt.NDArray[np.uint8]:
         begin = room.first * self.slot_bytes
-        return self._bytes[begin : begin + room.size]
+        return self.bytes[begin : begin + room.size]
 
     def slots(self, size: int) -> int:
         return max(1, -(-size // self.slot_bytes))
@@ -96,6 +96,11 @@ class RingReader:
         self._reader = reader
         self._lock = threading.RLock()  # a buffer may die while another one of this thread is being freed
         self._held = 0
+
+    @property
+    def memory(self) -> npt.NDArray[np.uint8]:
+        """All slots, as this process sees them."""
+        return self._memory.bytes
 
     @property
     def held_ratio(self) -> float:

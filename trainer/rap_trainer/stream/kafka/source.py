@@ -33,6 +33,7 @@ from rap_trainer.stream.kafka.feed import Feed
 from rap_trainer.stream.kafka.feeds import Feeds
 from rap_trainer.stream.kafka.frames import Place, ReaderOptions
 from rap_trainer.stream.kafka.lag import LagMeter, PartitionLag, Watermarks, partition_lag, total
+from rap_trainer.stream.kafka.pinning import pin
 from rap_trainer.stream.kafka.reader_process import OpenReader, ReaderProcess
 from rap_trainer.stream.kafka.settings import settings_of
 from rap_trainer.stream.kafka.sharing import FollowingReader, LeadingReader, Sharing
@@ -53,6 +54,8 @@ class KafkaSourceOptions:
     """Shared memory between the reader process and this one."""
     wait_s: float = 60.0
     """For a broker and the topic to be there at the start."""
+    device: torch.device | None = None
+    """Where batches go: the ring is pinned for a GPU."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -307,11 +310,19 @@ class KafkaSource:
 
 def _opener(sharing: Sharing | None, options: KafkaSourceOptions) -> Callable[[ReaderOptions], OpenReader]:
     """How this rank gets its reader."""
-    if sharing is None:
-        return lambda wanted: ReaderProcess(wanted, ring_bytes=options.ring_bytes)
-    if sharing.leads:
-        return lambda wanted: LeadingReader(wanted, sharing, ring_bytes=options.ring_bytes, wait_s=options.wait_s)
-    return lambda _: FollowingReader(sharing, wait_s=options.wait_s)
+
+    def opened(wanted: ReaderOptions) -> OpenReader:
+        reader: OpenReader
+        if sharing is None:
+            reader = ReaderProcess(wanted, ring_bytes=options.ring_bytes)
+        elif sharing.leads:
+            reader = LeadingReader(wanted, sharing, ring_bytes=options.ring_bytes, wait_s=options.wait_s)
+        else:
+            reader = FollowingReader(sharing, wait_s=options.wait_s)
+        pin(reader.ring, options.device)
+        return reader
+
+    return opened
 
 
 def _own_part(options: ReaderOptions, part: int) -> ReaderOptions:
