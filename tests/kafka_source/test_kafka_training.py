@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from kafka import TopicPartition
 from kafka_source.topics import arrow, received, send
 from rap_contract.pod import ExitCode
 from rap_trainer.display import Display
+from rap_trainer.step import loop
 from rap_trainer.step.ledger import ENV_LEDGER, gaps, replay
 from rap_trainer.train import train
 from servers.kafka_cluster import KafkaCluster
@@ -100,3 +102,21 @@ def test_every_row_of_a_topic_counts_once_over_a_stop_and_bad_ones_are_dead_lett
         if row % BAD_EVERY == 3
     ]
     assert origins >= set(rows)
+
+
+def test_a_starved_rank_says_why_and_trains_what_it_has_after_the_longest_wait(
+    tmp_path: Path, kafka_broker: KafkaCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "SAY_STARVED_S", 0.2)
+    topic = kafka_broker.create_topic("few")
+    send(kafka_broker, topic, [arrow(events(10, seed=1).filter(pc.field("label") < 2))])
+    source = {"kafka": {"bootstrapServers": kafka_broker.bootstrap_servers, "topic": topic}}
+    job = small_job(tmp_path, source=source, trainer__maxSteps=1, trainer__maxWaitMs=1500)
+    recorder = Recorder()
+    ending = train(job, display=Display([recorder]))
+    assert ending.code == ExitCode.DONE, ending.reason
+    assert recorder.outcomes[0].rows == 9
+    reasons = [text for text in recorder.texts("warning") if text.startswith("no step for")]
+    assert reasons
+    assert f"of the {BATCH} rows that each rank needs, rank 0 has " in reasons[-1]
+    assert "rap_source_idle_seconds" in reasons[-1]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rap_trainer.step.agreement import Message, decide
+from rap_trainer.step.agreement import Message, decide, starved
 from rap_trainer.step.clock import Clock
 from rap_trainer.stream.source import Offer
 
@@ -96,3 +96,10 @@ def test_the_clock_says_when_a_partial_step_is_due(since_s: float, due: bool) ->
     assert clock.flush_due(100.0 + since_s) is due
     clock.stepped_s = 100.0 + since_s
     assert not clock.flush_due(100.0 + since_s)
+
+
+def test_the_reason_for_no_step_names_the_ranks_that_lack_rows() -> None:
+    reason = starved([8, 0, 3], batch_rows=8, seconds=31.4)
+    assert reason.startswith("no step for 31 s: of the 8 rows that each rank needs, rank 1 has 0, rank 2 has 3; hint: ")
+    assert "rank 0" not in reason
+    assert "rank 3 has 0 and 28 more; " in starved([0] * 32, batch_rows=8, seconds=60.0)

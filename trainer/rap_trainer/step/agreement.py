@@ -16,6 +16,7 @@ from rap_trainer.step.host_exchange import HostExchange
 from rap_trainer.stream.source import Offer
 from rap_trainer.world import PeerLost, World, peer_timeout_s
 
+MAX_NAMED = 4  # ranks of a reason
 Shares = Callable[[Sequence[Offer]], tuple[int, ...] | None]
 
 
@@ -133,6 +134,17 @@ class Exchange:
         except RuntimeError as error:
             raise PeerLost(f"rank {self._world.rank} no longer hears a peer: {_first_line(error)}") from error
         return [_message(row.tolist()) for row in self._all]
+
+
+def starved(ready: Sequence[int], *, batch_rows: int, seconds: float) -> str:
+    """Why there was no step for so long, by the rows that are ready on each rank."""
+    lacking = [f"rank {rank} has {rows}" for rank, rows in enumerate(ready) if rows < batch_rows]
+    more = f" and {len(lacking) - MAX_NAMED} more" if len(lacking) > MAX_NAMED else ""
+    hint = "hint: nothing new in the source, or it does not answer; see rap_source_idle_seconds of these ranks"
+    return (
+        f"no step for {seconds:.0f} s: of the {batch_rows} rows that each rank needs, "
+        f"{', '.join(lacking[:MAX_NAMED])}{more}; {hint}"
+    )
 
 
 def _meet(world: World, width: int) -> HostExchange:

@@ -21,7 +21,7 @@ from rap_trainer.display import Display, Event, Progress
 from rap_trainer.program.columns import BatchError
 from rap_trainer.replan.remeasuring import Remeasuring
 from rap_trainer.replan.switcher import Switcher
-from rap_trainer.step.agreement import Decision, Exchange, Message, decide
+from rap_trainer.step.agreement import Decision, Exchange, Message, decide, starved
 from rap_trainer.step.clock import Clock
 from rap_trainer.step.ledger import Ledger
 from rap_trainer.step.loss_watch import LossWatch
@@ -40,7 +40,7 @@ REPORT_EVERY_S = 1.0
 IDLE_S = 0.01
 """Pause when no step could be made: short against spec.trainer.maxWaitMs, long against an exchange (0.2 ms here)."""
 SAY_STARVED_S = 30.0
-"""Waiting for rows is said this often; a followed directory may be quiet for long."""
+"""Without a step, the reason is said this often; a followed directory may be quiet for long."""
 BROKEN = 1
 """Exit code of an unexpected error: Python's own for an uncaught exception."""
 
@@ -91,9 +91,9 @@ class Loop:
         self._failure: Ending | None = None
         self._error: Exception | None = None
         self._starved_s = 0.0
-        self._starved_logged_s = 0.0
-        self._ready: tuple[int, ...] = ()
+        self._starved_said_s = 0.0
         self._full_rows = spec.trainer.batch_size_per_gpu * tools.world.size
+        self._ready: tuple[int, ...] = ()
         self._clock = Clock.starting(
             time.monotonic(),
             checkpoint_every_s=spec.checkpoint.interval_seconds,
@@ -352,14 +352,15 @@ class Loop:
         began = time.monotonic()
         with self._tools.runtime.timer.host("wait"):
             time.sleep(IDLE_S)
-        waited_s = time.monotonic() - began
-        self._starved_s += waited_s
-        if self._starved_s - self._starved_logged_s >= SAY_STARVED_S:
-            self._starved_logged_s = self._starved_s
+        paused_s = time.monotonic() - began
+        self._starved_s += paused_s
+        now_s = time.monotonic()
+        if now_s - max(self._clock.stepped_s, self._starved_said_s) >= SAY_STARVED_S:
+            self._starved_said_s = now_s
+            batch_rows, waited_s = self._spec.trainer.batch_size_per_gpu, now_s - self._clock.stepped_s
             if self._tools.world.rank == 0:
-                ready = ", ".join(f"rank {rank}: {rows}" for rank, rows in enumerate(self._ready))
-                log.info("waiting for rows, %.0f s so far; ready of %d: %s", self._starved_s, self._full_rows, ready)
-        self._tools.meters.waited(waited_s)
+                self._event("warning", starved(self._ready, batch_rows=batch_rows, seconds=waited_s), self.step)
+        self._tools.meters.waited(paused_s)
 
     def _event(self, kind: str, text: str, step: int) -> None:
         self._tools.display.event(Event(time_s=time.time(), kind=kind, text=text, step=step))
