@@ -9,6 +9,7 @@ import pytest
 import torch.distributed as dist
 from captured.comparison import CPU, SIZES, compare, compare_on_rank
 from captured.torchrec_dlrm import build
+from rap_trainer.captured import step
 from rap_trainer.captured.blocks import Blocks
 from rap_trainer.captured.dense_optimizer import DenseRule, FlatOptimizer
 from rap_trainer.captured.dense_part import DensePart
@@ -30,6 +31,13 @@ def world_of_one() -> Iterator[None]:
 @pytest.mark.usefixtures("world_of_one")
 def test_one_rank_trains_as_torchrec_whatever_the_window(window: Window) -> None:
     compare(0, 1, Schedule.uniform(2, window))
+
+
+@pytest.mark.usefixtures("world_of_one")
+def test_rows_are_worked_on_in_parts_as_they_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step, "LEAST_ROWS", 3)
+    monkeypatch.setattr(LocalExchange, "parts", 2)
+    compare(0, 1, Schedule.uniform(2, Window.MLP_FWD))
 
 
 @pytest.mark.usefixtures("world_of_one")

@@ -7,14 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-import triton
-import triton.language as tl
 from rap_trainer.captured import dense_optimizer as optimizers
 from rap_trainer.captured import narrow_interaction as narrow
 from rap_trainer.captured import pointwise, tile
 from rap_trainer.captured import wide_interaction as wide
 from rap_trainer.captured.blocks import Blocks
 from rap_trainer.captured.flat import FlatParameters
+from rap_trainer.captured.interaction import interaction_forward
 from torch import nn
 
 DIM = 16
@@ -47,7 +46,8 @@ def test_interaction_kernels(kind: str, blocks: Blocks, optional: bool, precisio
     tile.forward_twin(bottom, own, peer, expected, map_, present_BS=present)
     places = (map_.origin_T, map_.offset_T, map_.stride_T)
     sizes_of_rows = (B, map_.num_features)
-    rows = (map_.position_T, *places, *sizes_of_rows) if kind == "narrow" else (*places, map_.place_T, *sizes_of_rows)
+    all_places = (map_.position_T, *places) if kind == "narrow" else (*places, map_.place_T)
+    rows, rows_of_out = (*all_places, *sizes_of_rows), (*all_places, 0, *sizes_of_rows)
     sizes: dict[str, Any] = {"D": DIM, "PRECISION": precision, "MASKED": optional}
     close: dict[str, Any] = {} if precision == "ieee" else {"rtol": 0.0, "atol": 2e-2}
     stages = {"STAGES": 1}
@@ -60,7 +60,7 @@ def test_interaction_kernels(kind: str, blocks: Blocks, optional: bool, precisio
         programs = B * sizes["BLOCKS"]
     held = bottom if present is None else present
     more = stages if kind == "narrow" else {}
-    forward[(programs,)](bottom, own, peer, held, out, *rows, out.stride(0), **sizes, **more)
+    forward[(programs,)](bottom, own, peer, held, out, *rows_of_out, out.stride(0), **sizes, **more)
     torch.testing.assert_close(out, expected, **close)
 
     grad = torch.randn(B, map_.padded_columns)
@@ -74,21 +74,19 @@ def test_interaction_kernels(kind: str, blocks: Blocks, optional: bool, precisio
         torch.testing.assert_close(got, reference, **close)
 
 
-@triton.jit  # type: ignore[untyped-decorator]  # triton leaves it untyped
-def operand_kernel(from_ptr, to_ptr, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]  # a kernel
-    at = tl.arange(0, SIZE)
-    tl.store(to_ptr + at, narrow.operand(tl.load(from_ptr + at), "tf32"))
-
-
-def test_operands_of_tf32_are_rounded_to_the_nearest_and_nan_stays() -> None:
-    step = 2.0**-10  # between neighbours at 1
-    given = [1.0, 1 + 0.49 * step, 1 + 0.51 * step, -1 - 0.75 * step, 0.0, float("inf"), float("nan"), 2.0**-126]
-    expected = [1.0, 1.0, 1 + step, -1 - step, 0.0, float("inf"), float("nan"), 2.0**-126]
-    values = torch.tensor(given)
-    values[6] = torch.tensor([0x7FFFFFFF], dtype=torch.int32).view(torch.float32)[0]  # the NaN a GPU computes
-    got = torch.zeros(8)
-    operand_kernel[(1,)](values, got, SIZE=8)
-    torch.testing.assert_close(got, torch.tensor(expected), rtol=0.0, atol=0.0, equal_nan=True)
+@pytest.mark.gpu
+@pytest.mark.skipif(DEVICE.type == "cpu", reason="the interpreter multiplies in fp32")
+@pytest.mark.parametrize("num_sparse", [27, 40], ids=["narrow", "wide"])
+def test_products_in_tf32_are_neither_too_small_nor_too_large_on_average(num_sparse: int) -> None:
+    torch.manual_seed(4)
+    blocks = Blocks(order=tuple(range(num_sparse)), counts=(num_sparse,), rank=0, batch_size=256, dim=128)
+    map_ = tile.TileMap.of(blocks, DEVICE)
+    bottom, own = torch.rand(256, 128) + 0.1, torch.rand(256 * blocks.own_width) + 0.1
+    got, exact = torch.zeros(256, map_.padded_columns), torch.zeros(256, map_.padded_columns, dtype=torch.float64)
+    interaction_forward(bottom, own, own, got, map_, rows=slice(256))
+    tile.forward_twin(bottom.double(), own.double(), own.double(), exact, map_)
+    pairs = slice(map_.dim, map_.num_columns)
+    assert abs(float((got.double() / exact)[:, pairs].mean()) - 1) < 1e-4
 
 
 @pytest.mark.parametrize("rows", [1, 32, 45], ids=lambda rows: f"{rows}-rows")

@@ -84,6 +84,7 @@ class CapturedIdeal:
         exchange: str = "auto",
         precision: str = "tf32",
         sort_early: bool = True,
+        in_parts: bool = True,
         subject: Subject | None = None,
     ) -> None:
         """`subject`: needed where rows hold several ids, for how many its batches have."""
@@ -99,6 +100,8 @@ class CapturedIdeal:
             lists=several,
         )
         parts = self.assembly
+        if not in_parts:
+            parts.exchange.parts = 1
         self.slots, self._lists = parts.slots, None
         if several:
             assert subject is not None

@@ -115,6 +115,10 @@ def traced_graph(function: Callable[..., Any], tensors: Sequence[torch.Tensor]) 
         if node.target is torch.ops.aten.view.dtype and node.args[0].meta["val"].dtype is torch.bool:
             node.target = torch.ops.aten._to_copy.default  # inductor knows no bits of bool; a copy gives the same
             node.args, node.kwargs = node.args[:1], {"dtype": node.args[1]}
+        elif node.target is torch.ops.aten.add.Tensor and "alpha" in node.kwargs:
+            with traced.graph.inserting_before(node):  # inductor multiplies integers by it as floats
+                times = traced.graph.call_function(torch.ops.aten.mul.Scalar, (node.args[1], node.kwargs["alpha"]))
+            node.args, node.kwargs = (node.args[0], times), {}
     traced.recompile()
     return traced
 

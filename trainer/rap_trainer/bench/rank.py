@@ -121,7 +121,7 @@ class RankBench:
 
     def _captured(self, case: str, option: str, subject: Subject) -> Measurement:
         self._hosted = None
-        exchange, _, late = option.partition("+")
+        exchange, *without = option.split("+")
         model = make_model(subject, self.world)
         ideal = CapturedIdeal(
             model,
@@ -129,7 +129,8 @@ class RankBench:
             batch_size=subject.batch_size,
             exchange=exchange or "auto",
             precision=self._precision,
-            sort_early=late != "late",
+            sort_early="late" not in without,
+            in_parts="whole" not in without,
             subject=subject,
         )
         names = [feature.name for feature in subject.graph.sparse]

@@ -15,8 +15,9 @@ RUNGS = (
     ("loop", "stock TorchRec"),
     ("captured-modules", "its modules captured, inputs distributed statically"),
     ("captured:nccl+late", "dense part written for the GPU"),
-    ("captured:copy-engine+late", "exchange on copy engines"),
-    ("captured:copy-engine", "ids sorted early"),
+    ("captured:copy-engine+late+whole", "exchange on copy engines"),
+    ("captured:copy-engine+whole", "ids sorted early"),
+    ("captured:copy-engine", "rows worked on as they arrive"),
 )
 """The ablation with inputs ready; preprocessing comes after it."""
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import nn
@@ -53,6 +54,9 @@ class Embeddings:
 class DensePart:
     """The dense part for one batch size. Buffers are allocated once; each call overwrites them."""
 
+    splits = True
+    """`forward_rows` takes rows in parts."""
+
     def __init__(self, mlps: Mlps, blocks: Blocks, *, allocate: Allocate, precision: str = "tf32") -> None:
         layers = (*mlps.bottom, *mlps.top)
         weight = layers[0].weight
@@ -71,11 +75,12 @@ class DensePart:
         self.dense_width = widths[0]
         """Columns of the dense input, padding included; the padding must be zero."""
         B = blocks.batch_size
-        self._interactions_BK1 = weight.new_zeros(B, self.tile.padded_columns)
+        widths_of_top = (self.tile.padded_columns, *(layer.out_features for layer in mlps.top[:-1]))
         self._bottom: list[torch.Tensor] = []
-        self._top: list[torch.Tensor] = []
+        self._top = [weight.new_zeros(B, width) for width in widths_of_top]
+        """What goes into each layer of the top MLP."""
         self._top_grads: list[torch.Tensor] = []
-        self._grad_BK1 = self._interactions_BK1
+        self._grad_BK1 = self._top[0]
         layout = self.flat.layout
         sums_PS = weight.new_zeros(pointwise.num_blocks(B), layout.sums_size)
         last_hidden = len(layers) - 2
@@ -97,29 +102,34 @@ class DensePart:
         """Bottom MLP over dense [B, dense_width]."""
         self._bottom = [dense]
         for i in range(self.num_bottom):
-            self._bottom.append(self._layer(i, self._bottom[-1]))
+            out = dense.new_empty(dense.shape[0], self.flat.weights[i].shape[0])
+            self._layer(i, self._bottom[-1], out)
+            self._bottom.append(out)
 
-    def forward_top(self, embeddings: Embeddings, targets: pointwise.Targets, outcome: pointwise.Outcome) -> None:
-        """Interaction, top MLP and loss into `outcome`; after `forward_bottom`."""
+    def forward_rows(self, embeddings: Embeddings, rows: slice) -> None:
+        """Interaction and the top MLP's hidden layers for some rows; after `forward_bottom`."""
         interaction_forward(
             self._bottom[-1],
             embeddings.own,
             embeddings.peer,
-            self._interactions_BK1,
+            self._top[0],
             self.tile,
             present_BS=embeddings.present_BS,
             precision=self._dot_precision,
+            rows=rows,
         )
-        self._top = [self._interactions_BK1]
+        for i, (below, above) in enumerate(pairwise(self._top), self.num_bottom):
+            self._layer(i, below[rows], above[rows])
+
+    def forward_loss(self, targets: pointwise.Targets, outcome: pointwise.Outcome) -> None:
+        """Last layer and loss into `outcome`; after `forward_rows` of all rows."""
         last = len(self.flat.weights) - 1
-        for i in range(self.num_bottom, last):
-            self._top.append(self._layer(i, self._top[-1]))
         pointwise.loss_and_last_layer(
             self._top[-1], self.flat.weights[last], self.flat.biases[last], targets, outcome, into=self._loss
         )
 
     def backward_top(self) -> None:
-        """From the loss through the top MLP; after `forward_top`."""
+        """From the loss through the top MLP; after `forward_loss`."""
         grad = self._loss.grad_BN
         self._top_grads = [grad]
         for i in range(len(self.flat.weights) - 2, self.num_bottom, -1):
@@ -170,11 +180,12 @@ class DensePart:
         """All bias gradients and the last layer's, from the column sums of every pass before."""
         torch.sum(self._loss.sums_PS, 0, out=self.flat.sum_grads)
 
-    def _layer(self, i: int, x: torch.Tensor) -> torch.Tensor:
+    def _layer(self, i: int, x: torch.Tensor, out: torch.Tensor) -> None:
         weight, bias = self.flat.weights[i], self.flat.biases[i]
         if x.is_cuda:
-            return torch._addmm_activation(bias, x, weight.t(), use_gelu=False)
-        return torch.addmm(bias, x, weight.t()).relu_()
+            torch._addmm_activation(bias, x, weight.t(), use_gelu=False, out=out)
+            return
+        torch.addmm(bias, x, weight.t(), out=out).relu_()
 
     @property
     def _dot_precision(self) -> str:

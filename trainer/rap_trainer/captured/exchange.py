@@ -24,6 +24,8 @@ class Exchange(Protocol):
     """Collectives must keep one stream order on all ranks."""
     ids_in_graph: bool
     """`send_ids` may run beside other exchanges; if not it stays on the training stream."""
+    parts: int
+    """Ranges of rows that `send_pooled` is worth being called for, one after the other, while the dense part works on those before."""
 
     def allocate_grads(self, size: int) -> torch.Tensor:
         """Zeros for the flat dense gradient, where `reduce_grads` can reach it."""
@@ -40,8 +42,8 @@ class Exchange(Protocol):
     def pooled_grads(self) -> torch.Tensor:
         """[(W * B + spare) * T * D]: gradients of this rank's lookup output; peers' rows are received."""
 
-    def send_pooled(self, pooled_N: torch.Tensor) -> None:
-        """Lookup output [W * B, T * D] to the ranks whose rows it belongs to."""
+    def send_pooled(self, pooled_N: torch.Tensor, rows: slice) -> None:
+        """Lookup output [W * B, T * D] of some of each rank's rows to the ranks they belong to; all of them if `parts` is 1."""
 
     def send_grads(self) -> None:
         """`peer_grads` back to the owners; afterwards `pooled_grads` is complete."""
@@ -65,6 +67,7 @@ class LocalExchange:
     name = "local"
     uses_nccl = False
     ids_in_graph = True
+    parts = 1
 
     def __init__(self, blocks: Blocks, device: torch.device, *, slots: int = 2) -> None:
         self._peer = torch.zeros(4, device=device)
@@ -89,7 +92,7 @@ class LocalExchange:
     def pooled_grads(self) -> torch.Tensor:
         return self._pooled_grads
 
-    def send_pooled(self, pooled_N: torch.Tensor) -> None:
+    def send_pooled(self, pooled_N: torch.Tensor, rows: slice) -> None:
         return
 
     def send_grads(self) -> None:

@@ -36,20 +36,22 @@ def interaction_forward(
     *,
     present_BS: torch.Tensor | None = None,
     precision: str = "tf32",
+    rows: slice,
 ) -> None:
-    """Fills columns 0..K-1 of `out_BK1`; the padding is left as it is (zero). `present_BS`: int8, None: all."""
+    """Fills columns 0..K-1 of these rows of `out_BK1`; the padding is left as it is (zero). `present_BS`: int8, None: all."""
     if not _on_kernel(bottom_BD):
-        forward_twin(bottom_BD, own, peer, out_BK1, tile, present_BS=present_BS)
+        forward_twin(bottom_BD, own, peer, out_BK1, tile, present_BS=present_BS, rows=rows)
         return
     held = bottom_BD if present_BS is None else present_BS
-    sizes_of_out = (out_BK1.shape[0], tile.num_features, out_BK1.stride(0))
+    first = rows.start or 0
+    sizes_of_out = (first, rows.stop, tile.num_features, out_BK1.stride(0))
     inputs = (bottom_BD, own, peer, held, out_BK1, *_map(tile), *sizes_of_out)
     same = {"D": tile.dim, "PRECISION": precision, "MASKED": present_BS is not None}
     if tile.num_features <= FEW:
-        programs, sizes = _narrow(tile, out_BK1)
+        programs, sizes = _narrow(tile, out_BK1[rows])
         narrow_forward_kernel[(programs,)](*inputs, **sizes, **same)
     else:
-        programs, sizes = _wide(tile, out_BK1, *WIDE_FORWARD)
+        programs, sizes = _wide(tile, out_BK1[rows], *WIDE_FORWARD)
         wide_forward_kernel[(programs,)](*inputs, **sizes, **same)
 
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import torch
 
-NAMES = ("tables", "bottom", "tail", "learn", "prepare", "ids", "progress")
+NAMES = ("tables", "exchange", "bottom", "tail", "learn", "prepare", "ids", "progress")
 """Branches of a step."""
 URGENT = ("bottom",)
 """Branches whose kernels are taken first where SMs are short: the bottom MLP's backward is a long chain of small ones, and
@@ -37,6 +37,16 @@ class Lane:
         if self._stream is not None and self._forked:
             torch.cuda.current_stream().wait_stream(self._stream)
 
+    def mark(self) -> torch.cuda.Event | None:
+        """What the lane holds now, for `reached`."""
+        return None if self._stream is None else self._stream.record_event()
+
+    @staticmethod
+    def reached(mark: torch.cuda.Event | None) -> None:
+        """What follows on the current stream runs after what a lane held at the mark."""
+        if mark is not None:
+            torch.cuda.current_stream().wait_event(mark)
+
     @contextmanager
     def on(self) -> Iterator[None]:
         """Enqueues on the lane instead of the current stream."""
@@ -51,9 +61,8 @@ class Lanes:
     """All lanes of a step, made once: libraries keep workspace for each stream they have seen, for ever."""
 
     def __init__(self, device: torch.device) -> None:
-        self.tables, self.bottom, self.tail, self.learn, self.prepare, self.ids, self.progress = (
-            Lane(device, urgent=name in URGENT) for name in NAMES
-        )
+        lanes = (Lane(device, urgent=name in URGENT) for name in NAMES)
+        self.tables, self.exchange, self.bottom, self.tail, self.learn, self.prepare, self.ids, self.progress = lanes
         self.capture = Lane(device)
         """What warm-up and capture run on."""
 

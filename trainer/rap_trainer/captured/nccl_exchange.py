@@ -19,6 +19,7 @@ class NcclExchange:
     name = "nccl"
     uses_nccl = True
     ids_in_graph = False
+    parts = 1
 
     def __init__(self, blocks: Blocks, device: torch.device, group: dist.ProcessGroup, *, slots: int = 2) -> None:
         self._blocks, self._group, self._device = blocks, group, device
@@ -48,7 +49,8 @@ class NcclExchange:
     def pooled_grads(self) -> torch.Tensor:
         return self._pooled_grads
 
-    def send_pooled(self, pooled_N: torch.Tensor) -> None:
+    def send_pooled(self, pooled_N: torch.Tensor, rows: slice) -> None:
+        assert rows == slice(self._blocks.batch_size), rows
         self._all_to_all(self._peer_blocks(self._peer), self._owner_rows(pooled_N.view(-1)))
 
     def send_grads(self) -> None:

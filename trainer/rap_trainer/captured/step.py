@@ -14,6 +14,7 @@ from typing import Protocol
 
 import torch
 
+from rap_trainer.captured.blocks import pad_to
 from rap_trainer.captured.dense_optimizer import FlatOptimizer
 from rap_trainer.captured.dense_part import DensePart, Embeddings
 from rap_trainer.captured.exchange import Exchange
@@ -26,6 +27,9 @@ from rap_trainer.captured.schedule import Placement, Schedule, Window
 from rap_trainer.captured.slots import Slot
 from rap_trainer.captured.traced_part import TracedPart
 from rap_trainer.captured.watchdog import Progress
+
+LEAST_ROWS = 512
+"""Of a part of the exchange: fewer leave the GPU idle."""
 
 Lookup = Callable[[object], torch.Tensor]
 """TorchRec's grouped lookup of this rank: KJT -> [W * B, T * D], with the fused update in its backward."""
@@ -112,12 +116,9 @@ class TrainStep:
             pooled = self.lookup(current.inputs.kjt)
         self.lanes.tables.join()
         self._open(Window.OUTPUT_DIST, following)
-        exchange.send_pooled(pooled.detach())
-        self._open(Window.MLP_FWD, following)
-        self._enter()
-        self.lanes.bottom.join()
         embeddings = Embeddings(own=self._own(pooled.detach()), peer=exchange.peer, present_BS=current.present_BS)
-        dense.forward_top(embeddings, current.targets, current.outcome)
+        self._exchange_and_forward(pooled.detach(), embeddings, following)
+        dense.forward_loss(current.targets, current.outcome)
         self._open(Window.MLP_BWD, following)
         dense.backward_top()
         self.lanes.tail.fork()
@@ -151,6 +152,31 @@ class TrainStep:
         self._ids_after(Window.GRAD_DIST, following)
         if self.progress is not None:
             self.progress.finish()
+
+    def _exchange_and_forward(self, pooled: torch.Tensor, embeddings: Embeddings, following: Slot) -> None:
+        """The dense part works on the rows that have arrived while the next ones travel."""
+        arrived = []
+        self.lanes.exchange.fork()
+        with self.lanes.exchange.on():
+            for rows in self._parts:
+                self.exchange.send_pooled(pooled, rows)
+                arrived.append(self.lanes.exchange.mark())
+        for i, (rows, mark) in enumerate(zip(self._parts, arrived, strict=True)):
+            self.lanes.exchange.reached(mark)
+            if i == 0:
+                self._open(Window.MLP_FWD, following)
+                self._enter()
+                self.lanes.bottom.join()
+            self.dense.forward_rows(embeddings, rows)
+
+    @property
+    def _parts(self) -> tuple[slice, ...]:
+        """Rows that travel and are worked on together."""
+        rows, parts = self.dense.blocks.batch_size, self.exchange.parts
+        if not self.dense.splits or rows < parts * LEAST_ROWS:
+            return (slice(rows),)
+        size = pad_to(-(-rows // parts), LEAST_ROWS)
+        return tuple(slice(begin or None, min(begin + size, rows)) for begin in range(0, rows, size))
 
     def _backward_tables(self, pooled: torch.Tensor, grads: torch.Tensor, gate: GradientGate | None) -> None:
         """TorchRec's fused update, on the lane of the lookup, where autograd runs it anyway."""

@@ -48,6 +48,7 @@ class SymmetricExchange:
     name = "copy-engine"
     uses_nccl = False
     ids_in_graph = True
+    parts = 2
 
     def __init__(
         self, blocks: Blocks, device: torch.device, group: dist.ProcessGroup, *, copies: int = 1, slots: int = 2
@@ -86,16 +87,13 @@ class SymmetricExchange:
     def pooled_grads(self) -> torch.Tensor:
         return self._grads.tensor[: self._blocks.pooled_elements]
 
-    def send_pooled(self, pooled_N: torch.Tensor) -> None:
+    def send_pooled(self, pooled_N: torch.Tensor, rows: slice) -> None:
         blocks, G = self._blocks, self._blocks.block_elements
-        size = blocks.batch_size * blocks.own_width
-        pooled_N = pooled_N.view(-1)
-        self._push(
-            [
-                (self._pooled.views[p][blocks.rank * G : blocks.rank * G + size], pooled_N[p * size : (p + 1) * size])
-                for p in self._peers()
-            ]
-        )
+        pooled_WBN = pooled_N.view(-1)[: blocks.world_size * blocks.batch_size * blocks.own_width]
+        pooled_WBN = pooled_WBN.view(blocks.world_size, blocks.batch_size, blocks.own_width)
+        begin, end = (row * blocks.own_width for row in (rows.start or 0, rows.stop))
+        block = slice(blocks.rank * G + begin, blocks.rank * G + end)
+        self._push([(self._pooled.views[p][block], pooled_WBN[p, rows].view(-1)) for p in self._peers()])
         self._pooled.handle.barrier(channel=0)
 
     def send_grads(self) -> None:

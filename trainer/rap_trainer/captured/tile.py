@@ -93,13 +93,14 @@ def forward_twin(
     tile: TileMap,
     *,
     present_BS: torch.Tensor | None = None,
+    rows: slice = slice(None),
 ) -> None:
     """The forward kernels in plain PyTorch."""
-    features_BFD = _gather(bottom_BD, own, peer, tile) * _present(present_BS, bottom_BD, tile)
+    features_BFD = (_gather(bottom_BD, own, peer, tile) * _present(present_BS, bottom_BD, tile))[rows]
     products = features_BFD @ features_BFD.transpose(1, 2)
     upper = torch.triu_indices(tile.num_features, tile.num_features, 1, device=bottom_BD.device)
-    out_BK1[:, : tile.dim] = bottom_BD
-    out_BK1[:, tile.dim : tile.num_columns] = products[:, upper[0], upper[1]]
+    out_BK1[rows, : tile.dim] = bottom_BD[rows]
+    out_BK1[rows, tile.dim : tile.num_columns] = products[:, upper[0], upper[1]]
 
 
 def backward_twin(

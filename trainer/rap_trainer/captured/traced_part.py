@@ -84,6 +84,9 @@ def without_tables(model: nn.Module, trained: Sequence[nn.Parameter], keys: Sequ
 class TracedPart:
     """A model's dense part for one batch size. Buffers are allocated once; each step overwrites them."""
 
+    splits = False
+    """Rows cannot be taken in parts: statistics may be of all."""
+
     def __init__(
         self,
         apart: Apart,
@@ -110,6 +113,7 @@ class TracedPart:
             twin.data = parameter.data
         self._forward: Forward = self._compiled() if device.type == "cuda" else self._plain
         self._share = self._pooled_grad = pooled
+        self._present: torch.Tensor | None = None
 
     @property
     def buffers(self) -> list[torch.Tensor]:
@@ -117,21 +121,25 @@ class TracedPart:
         return list(self._model.buffers())
 
     def forward_bottom(self, dense: torch.Tensor) -> None:
-        """Keeps dense [B, dense_width] for `forward_top`: how the model splits further nobody knows."""
+        """Keeps dense [B, dense_width] for `forward_loss`: how the model splits further nobody knows."""
         self._dense = dense
 
-    def forward_top(self, embeddings: Embeddings, targets: Targets, outcome: Outcome) -> None:
-        """Model and loss into `outcome`; after `forward_bottom`."""
-        self._pooled = self._gathered(embeddings).requires_grad_()
+    def forward_rows(self, embeddings: Embeddings, rows: slice) -> None:
+        """Keeps the embeddings of all rows for `forward_loss`."""
+        assert rows == slice(self.blocks.batch_size), rows
+        self._pooled, self._present = self._gathered(embeddings).requires_grad_(), embeddings.present_BS
+
+    def forward_loss(self, targets: Targets, outcome: Outcome) -> None:
+        """Model and loss into `outcome`; after `forward_rows`."""
         rows = torch.arange(self.blocks.batch_size, device=self._device)
         scale_B = torch.where(rows < targets.num_rows, targets.scale, 0.0)
-        logits_B, losses_B = self._forward(self._dense, self._pooled, embeddings.present_BS, targets.labels_B, scale_B)
+        logits_B, losses_B = self._forward(self._dense, self._pooled, self._present, targets.labels_B, scale_B)
         self._share = losses_B.sum()
         outcome.logits_B.copy_(logits_B.detach())
         outcome.losses_P.copy_(block_sums(losses_B.detach().unsqueeze(1)).view(-1))
 
     def backward_top(self) -> None:
-        """All gradients; after `forward_top`."""
+        """All gradients; after `forward_loss`."""
         self._pooled_grad, *found = torch.autograd.grad(
             self._share, [self._pooled, *self._parameters], allow_unused=True, materialize_grads=True
         )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from rap_trainer.captured.narrow_interaction import operand, row_pointers
+from rap_trainer.captured.narrow_interaction import row_pointers, to_scale
 
 
 @triton.jit
@@ -49,6 +49,7 @@ def wide_forward_kernel(
     offset_ptr,
     stride_ptr,
     place_ptr,
+    begin,
     B,
     F,
     out_stride,
@@ -58,8 +59,8 @@ def wide_forward_kernel(
     PRECISION: tl.constexpr,
     MASKED: tl.constexpr,
 ):
-    """Row b of out_BK1: the bottom MLP's output, then the products of all pairs. Grid: B * BLOCKS."""
-    b = tl.program_id(0) // BLOCKS
+    """Row b of out_BK1: the bottom MLP's output, then the products of all pairs. Grid: (B - begin) * BLOCKS."""
+    b = begin + tl.program_id(0) // BLOCKS
     first = tl.program_id(0) % BLOCKS
     d = tl.arange(0, D)
     to = out_ptr + b.to(tl.int64) * out_stride
@@ -68,15 +69,15 @@ def wide_forward_kernel(
     i = first * BLOCK + tl.arange(0, BLOCK)
     row = row_pointers(bottom_ptr, own_ptr, peer_ptr, tl.load(origin_ptr + i), _starts(i, b, offset_ptr, stride_ptr))
     present = _load_present(present_ptr, place_ptr, i, b, B, F, MASKED)
-    mine = operand(tl.load(row[:, None] + d[None, :], mask=present[:, None], other=0.0), PRECISION)
+    mine = tl.load(row[:, None] + d[None, :], mask=present[:, None], other=0.0)
     block = first
     while block < BLOCKS:
         j = block * BLOCK + tl.arange(0, BLOCK)
         start = _starts(j, b, offset_ptr, stride_ptr)
         row = row_pointers(bottom_ptr, own_ptr, peer_ptr, tl.load(origin_ptr + j), start)
         present = _load_present(present_ptr, place_ptr, j, b, B, F, MASKED)
-        theirs = operand(tl.load(row[:, None] + d[None, :], mask=present[:, None], other=0.0), PRECISION)
-        products = tl.dot(mine, tl.trans(theirs), input_precision=PRECISION)
+        theirs = tl.load(row[:, None] + d[None, :], mask=present[:, None], other=0.0)
+        products = to_scale(tl.dot(mine, tl.trans(theirs), input_precision=PRECISION), PRECISION)
         column, valid = _columns(i, j, F, D)
         tl.store(to + column, products, mask=valid)
         block += 1
@@ -118,16 +119,17 @@ def wide_backward_kernel(
         start = _starts(j, b, offset_ptr, stride_ptr)
         row = row_pointers(bottom_ptr, own_ptr, peer_ptr, tl.load(origin_ptr + j), start)
         present = _load_present(present_ptr, place_ptr, j, b, B, F, MASKED)
-        theirs = operand(tl.load(row[:, None] + d[None, :], mask=present[:, None], other=0.0), PRECISION)
+        theirs = tl.load(row[:, None] + d[None, :], mask=present[:, None], other=0.0)
         low = tl.where(block < mine, j, i)
         high = tl.where(block < mine, i, j)
         column, valid = _columns(low, high, F, D)
-        pairs = operand(tl.load(grads + column, mask=valid, other=0.0), PRECISION)
+        pairs = tl.load(grads + column, mask=valid, other=0.0)
         if block == mine:
             pairs = pairs + tl.trans(pairs)
         elif block < mine:
             pairs = tl.trans(pairs)
         total = tl.dot(pairs, theirs, total, input_precision=PRECISION)
+    total = to_scale(total, PRECISION)
     start = _starts(i, b, offset_ptr, stride_ptr)
     to = row_pointers(grad_bottom_ptr, grad_own_ptr, grad_peer_ptr, tl.load(origin_ptr + i), start)
     present = _load_present(present_ptr, place_ptr, i, b, B, F, MASKED)
