@@ -122,7 +122,9 @@ class Stopwatch:
             return
         self._timelines.mkdir(parents=True, exist_ok=True)
         name = case.replace(":", "-").replace("/", "-")
-        (self._timelines / f"{self.subject}_{name}_{dist.get_world_size()}gpu.txt").write_text(timeline_text(busy.timeline))
+        (self._timelines / f"{self.subject}_{name}_{dist.get_world_size()}gpu.txt").write_text(
+            timeline_text(busy.timeline)
+        )
 
 
 def timeline_text(timeline: Sequence[Kernel]) -> str:
