@@ -10,7 +10,7 @@ import psutil
 import pytest
 from kafka import TopicPartition
 from kafka.admin import NewPartitions, NewTopic
-from kafka_source.topics import Training, arrow, fill, ranks, received, rows_of, send, spec, table, until
+from kafka_source.topics import Training, arrow, fill, ranks, received, send, spec, table, until
 from rap_trainer.batch import Position
 from rap_trainer.stream.kafka.source import KafkaSource, KafkaSourceOptions
 from rap_trainer.stream.source import SourceError
@@ -143,14 +143,16 @@ def test_no_message_however_damaged_costs_a_good_row(kafka_broker: KafkaCluster,
         else:
             values.append(whole)
         damaged += kind in (1, 3)
+    values.append(arrow(table(range(10 * messages, 10 * messages + 10))))
     send(kafka_broker, topic, values)
-    good = [row for number in range(0, messages, 2) for row in range(10 * number, 10 * number + 10)]
+    good = [row for number in range(0, messages + 1, 2) for row in range(10 * number, 10 * number + 10)]
     good += range(1_000_000, 1_300_000)
     training, options = Training(tmp_path), KafkaSourceOptions()
     job = spec(kafka_broker, topic, tmp_path, batch_rows=20_000, deadLetter={"topic": dead})
     with training.attempt(job, options=options) as sources:
         training.drain(sources)
         counts = sources[0].counts()
+    training.check(training.rows, {f"{topic}/0": len(values)})
     seen = set(training.rows)
     assert len(seen) == len(training.rows)
     truncated_but_whole = seen - set(good)  # cut behind its last byte of data, a message still has all its rows
@@ -177,15 +179,39 @@ def test_one_damaged_byte_in_a_hundred_costs_only_the_messages_that_it_hits(
         hit = random.random(len(data)) < 0.01
         data[hit] = random.integers(1, 256, int(hit.sum()))
         sent.append(data.tobytes())
+    sent[-1] = lines[-1]
     send(kafka_broker, topic, [b"\n".join(sent[begin : begin + 30]) for begin in range(0, 300, 30)])
     whole = {row for row, (line, damaged) in enumerate(zip(lines, sent, strict=True)) if line == damaged}
     training = Training(tmp_path)
     with training.attempt(spec(kafka_broker, topic, tmp_path, format="json")) as sources:
         training.drain(sources)
         bad = sum(sources[0].counts().bad_rows.values())
+    training.check(training.rows, {f"{topic}/0": 10})
     assert 50 < len(whole) < 250
     assert whole <= set(training.rows)
     assert len(training.rows) + bad == sources[0].counts().rows
+
+
+def test_a_json_bomb_costs_its_own_line(kafka_broker: KafkaCluster, tmp_path: Path) -> None:
+    """Brackets without end, a number of a million digits, a name of a megabyte: one bad line each, good ones between."""
+    topic, dead = (
+        kafka_broker.create_topic(),
+        kafka_broker.create_topic("dead", config={"max.message.bytes": "16777216"}),
+    )
+
+    def line(row: int) -> bytes:
+        return b'{"label": %d, "row": %d, "dense": 1.5, "ids": [1, 2]}' % (row % 2, row)
+
+    deep = [b'{"row": ' + b"[" * 100_000, b'{"a":' * 100_000, b'{"row": ' + b"9" * 300_000, b'{"' + b"x" * 300_000]
+    values = [b"\n".join([line(3 * number), bomb, line(3 * number + 1)]) for number, bomb in enumerate(deep)]
+    produced = [3 * number + place for number in range(len(deep)) for place in (0, 1)]
+    send(kafka_broker, topic, values)
+    training, job = Training(tmp_path), spec(kafka_broker, topic, tmp_path, format="json", deadLetter={"topic": dead})
+    with training.attempt(job) as sources:
+        training.drain(sources)
+        assert sum(sources[0].counts().bad_rows.values()) == len(deep)
+    training.check(produced, {f"{topic}/0": len(values)})
+    assert [letter.value for letter in received(kafka_broker, dead, len(deep))] == deep
 
 
 def test_event_times_far_off_never_stop_the_clock(kafka_broker: KafkaCluster, tmp_path: Path) -> None:
@@ -194,19 +220,32 @@ def test_event_times_far_off_never_stop_the_clock(kafka_broker: KafkaCluster, tm
     now_s = time.time()
     skewed = [now_s, now_s + 86_400, now_s - 10 * 365 * 86_400, -1.0, 0.0, float("nan"), float("inf"), 1e300]
     send(kafka_broker, topic, [arrow(rows.append_column("ts", [skewed]))])
-    job = spec(kafka_broker, topic, tmp_path, eventTime={"column": "ts"})
-    with ranks(job) as sources:
-        assert rows_of(sources, 8) == [list(range(8))]
+    training, job = Training(tmp_path), spec(kafka_broker, topic, tmp_path, eventTime={"column": "ts"})
+    with training.attempt(job) as sources:
+        training.train(sources, 8)
+    training.check(range(8), {f"{topic}/0": 1})
 
 
-def test_bad_records_that_nobody_can_keep_stop_the_job(kafka_broker: KafkaCluster, tmp_path: Path) -> None:
-    topic = kafka_broker.create_topic()
-    send(kafka_broker, topic, [arrow(table(range(10), bad=[3]))])
-    with ranks(spec(kafka_broker, topic, tmp_path, deadLetter={"topic": "no-such-topic"})) as sources:
+def test_bad_records_that_nobody_can_keep_stop_the_job_and_cost_no_row(
+    kafka_broker: KafkaCluster, tmp_path: Path
+) -> None:
+    topic, dead = kafka_broker.create_topic(), f"dead-{tmp_path.name}"
+    send(kafka_broker, topic, [arrow(table(range(10), bad=[3])), arrow(table(range(10, 20)))])
+    job, training = spec(kafka_broker, topic, tmp_path, deadLetter={"topic": dead}), Training(tmp_path)
+    with training.attempt(job) as sources:
         until(sources, lambda: sources[0].offer().rows > 0, "rows")
         with pytest.raises(SourceError, match=r"bad records cannot be kept.*deadLetter\.path"):
-            rows_of(sources, 9)
-            sources[0].positions()
+            training.train(sources, 9)
+    training.rows.clear()  # what no ledger and no checkpoint has did not happen
+    admin = kafka_broker.admin()
+    admin.create_topics([NewTopic(name=dead, num_partitions=1, replication_factor=1)])
+    admin.close()
+    wait_until(lambda: kafka_broker.leader(dead), limit_s=30, what="the dead-letter topic")
+    with training.attempt(job) as sources:
+        training.train(sources, 19)
+    training.check([row for row in range(20) if row != 3], {f"{topic}/0": 2})
+    (letter,) = received(kafka_broker, dead, 1)
+    assert dict(letter.headers)["rap.row"] == b"3"
 
 
 @pytest.mark.parametrize("policy", ["fail", "skip"])
