@@ -8,10 +8,9 @@ from rap_contract.plan import KernelPrediction, Part, Placement, Plan, Predictio
 from rap_contract.profile import Profile
 from rap_contract.windows import INLINE, ORDER
 
-from rap_planner.cost import Slot
+from rap_planner.cost import Costs, Slot
 from rap_planner.kernel_cost import Terms
-from rap_planner.loads import Estimate
-from rap_planner.rate import Candidate
+from rap_planner.loads import Estimate, Estimator
 from rap_planner.search import Planner, Result
 from rap_planner.task import Task
 
@@ -54,18 +53,18 @@ def plan_of(result: Result, profile: Profile, *, indicative: bool = False, sensi
 def sensitivity(planner: Planner, task: Task, profile: Profile, *, of: Result) -> tuple[str, ...]:
     """What would change the plan: data of other sizes, and a slow link. Searches once for each."""
     slow = profile.links.model_copy(update={"bytes_per_second": profile.links.bytes_per_second * SLOW_LINK})
-    cases = [(f"{factor:g} x the data", task.scaled(factor), profile) for factor in GROWTH]
+    cases = [(f"{factor:g} x the data", factor, profile) for factor in GROWTH]
     if task.num_ranks > 1:
-        cases.append((f"a link of {SLOW_LINK:g} x the bandwidth", task, profile.model_copy(update={"links": slow})))
+        cases.append((f"a link of {SLOW_LINK:g} x the bandwidth", 1.0, profile.model_copy(update={"links": slow})))
     found = []
-    for name, changed, measured in cases:
-        other = planner.search(changed, measured).best
-        if (other.owned, other.schedule) == (of.best.owned, of.best.schedule):
+    for name, factor, measured in cases:
+        result = planner.search(task.scaled(factor), measured)
+        other, kernels = result.best, result.estimator.task.kernels
+        if (other.owned, other.schedule, kernels) == (of.best.owned, of.best.schedule, of.estimator.task.kernels):
             found.append(f"{name}: the same plan")
         else:
-            kept = Candidate(owned=of.best.owned, schedule=of.best.schedule, seconds=0)
-            estimator = planner.search(changed, measured, deadline=lambda: True).estimator
-            loss = estimator.step_seconds(kept.owned, kept.schedule) - other.seconds
+            estimator = Estimator(Costs(measured), of.estimator.task.scaled(factor))
+            loss = estimator.step_seconds(of.best.owned, of.best.schedule) - other.seconds
             found.append(f"{name}: another plan, {loss * US:.1f} us a step better than this one then")
     return tuple(found)
 

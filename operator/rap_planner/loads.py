@@ -47,7 +47,7 @@ class Estimator:
     def __init__(self, costs: Costs, task: Task) -> None:
         self.costs = costs
         self.task = task
-        self.rates: tuple[Rates, ...] = costs.coefficients.of([kernel.stage for kernel in task.kernels])
+        self.rates: tuple[Rates, ...] = _rates(costs, task)
         self._pieces = tuple(
             tuple((p.kernel, work_of(self.rates[p.kernel], p.num_bytes, p.ops, p.num_tiles)) for p in item.pieces)
             for item in task.items
@@ -167,3 +167,12 @@ class Estimator:
             added=self.added(load, schedule),
             exchange_seconds=exchange,
         )
+
+
+def _rates(costs: Costs, task: Task) -> tuple[Rates, ...]:
+    """Of each kernel: those of the launch that it is a part of."""
+    if not task.origins:
+        return costs.coefficients.of([kernel.stage for kernel in task.kernels])
+    stages = {origin: kernel.stage for origin, kernel in zip(task.origins, task.kernels, strict=True)}
+    launches = costs.coefficients.of([stages[origin] for origin in sorted(stages)])
+    return tuple(launches[origin] for origin in task.origins)

@@ -22,6 +22,7 @@ from rap_planner.task import Task
 Deadline = Callable[[], bool]
 """True when it is time to stop; the caller's clock, never ours."""
 SMALL = 24  # movable features up to which every neighbour gets a schedule of its own
+SPLIT_GAIN = 0.001  # of the step: what another launch must be worth, about what two measurements of a step differ by
 PASSES = 4  # over the neighbours of a mapping at most; the search ends earlier when one finds nothing
 
 
@@ -72,15 +73,31 @@ class Planner:
             in_order = climb.in_order()
             best = climb.joint(self.rater.better(own, in_order))
             complete = not deadline()
+        bound_s = bound_seconds(estimator, choices)
+        estimator, best = self._split(estimator, choices, best, deadline)
         return Result(
             estimator=estimator,
             best=best,
             inline=inline,
             own_rows=own,
             in_order=in_order,
-            bound_seconds=min(bound_seconds(estimator, choices), best.seconds),
-            complete=complete,
+            bound_seconds=min(bound_s, best.seconds),
+            complete=complete and not deadline(),
         )
+
+    def _split(
+        self, estimator: Estimator, choices: Choices, best: Candidate, deadline: Deadline
+    ) -> tuple[Estimator, Candidate]:
+        """Kernels cut in two, one after the other, while the step shortens by more than a measurement could tell."""
+        load = estimator.estimate(best.owned, best.schedule).load
+        for task in self.enumerator.split_tasks(estimator, load):
+            if deadline():
+                break
+            other = Estimator(estimator.costs, task)
+            found = self._placed(other, choices, best.owned)
+            if found.seconds < best.seconds * (1 - SPLIT_GAIN):
+                return self._split(other, choices, found, deadline)
+        return estimator, best
 
     def _placed(self, estimator: Estimator, choices: Choices, owned: Owned) -> Candidate:
         return _candidate(estimator, owned, self.placer.place(estimator, choices, owned))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from rap_contract.plan import FusedKernel
@@ -61,6 +61,8 @@ class Task:
     """By rank: memory taken by tables, dense part and activations."""
     memory_bytes: float = float("inf")
     """Of a rank."""
+    origins: tuple[int, ...] = ()
+    """The program's launch that each kernel is a part of; empty: each is a launch of its own."""
 
     @property
     def num_ranks(self) -> int:
@@ -78,6 +80,50 @@ class Task:
             for item in self.items
         )
         return replace(self, items=items)
+
+    def cut(self, kernels: Sequence[FusedKernel]) -> Task:
+        """The same job with its launches in these parts. Raises ValueError if they are not parts of them, in order."""
+        origins: list[int] = []
+        left: list[str] = []
+        for kernel in kernels:
+            if not left:
+                origins.append(origins[-1] + 1 if origins else 0)
+                if origins[-1] >= len(self.kernels):
+                    raise ValueError(f"{len(kernels)} kernels are more than the parts of {len(self.kernels)} launches")
+                left = list(self.kernels[origins[-1]].features)
+            else:
+                origins.append(origins[-1])
+            part = kernel.features
+            if kernel.stage != self.kernels[origins[-1]].stage or tuple(left[: len(part)]) != part:
+                raise ValueError(f"kernel {kernel.launch} is no part of launch {origins[-1]}")
+            left = left[len(part) :]
+        if left or len(set(origins)) != len(self.kernels):
+            raise ValueError(f"{len(kernels)} kernels do not make up {len(self.kernels)} launches")
+        place = {(origin, name): number for number, origin in enumerate(origins) for name in kernels[number].features}
+        first = {origin: number for number, origin in reversed(list(enumerate(origins)))}
+        items = tuple(
+            replace(
+                item,
+                pieces=tuple(
+                    replace(piece, kernel=place.get((piece.kernel, item.name), first[piece.kernel]))
+                    for piece in item.pieces
+                ),
+            )
+            for item in self.items
+        )
+        before = self.origins or tuple(range(len(self.kernels)))
+        return replace(self, items=items, kernels=tuple(kernels), origins=tuple(before[each] for each in origins))
+
+    def split(self, kernel: int, at: int) -> Task:
+        """One kernel as two: its first `at` features, and the others."""
+        whole = self.kernels[kernel]
+        parts = [whole.features[:at], whole.features[at:]]
+        kernels = [
+            *self.kernels[:kernel],
+            *(whole.model_copy(update={"features": part}) for part in parts),
+            *self.kernels[kernel + 1 :],
+        ]
+        return self.cut([each.model_copy(update={"launch": number}) for number, each in enumerate(kernels)])
 
     def check(self) -> None:
         """Raises InvalidDocument for a task without ranks, with unknown kernels or owners, or that fits no memory."""

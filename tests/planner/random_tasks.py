@@ -112,10 +112,11 @@ def random_task(seed: int, *, items: int = 12, kernels: int = 4, ranks: int = 4)
             )
         )
     idle = [draw.choice([0.0, draw.uniform(0, 200) * US]) for _ in range(ranks)]
+    works = [tuple(item.name for item in features if any(p.kernel == n for p in item.pieces)) for n in range(kernels)]
     return Task(
         job=f"random-{seed}",
         items=tuple(features),
-        kernels=launches,
+        kernels=tuple(each.model_copy(update={"features": works[n]}) for n, each in enumerate(launches)),
         idle_seconds=tuple(value - min(idle) for value in idle),
     )
 

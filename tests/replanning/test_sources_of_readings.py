@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from dashboards.prometheus_server import PrometheusServer, Target
 from rap_contract import metrics
+from rap_operator.pages import Fetch, http_fetch
 from rap_operator.replanning.jobs import JobRanks, Rank
 from rap_operator.replanning.reader import PATIENCE, Reader
 from rap_operator.replanning.sources import MAX_AGE_S, PodSource, PrometheusSource
 from rap_operator.replanning.values import Reading
-from rap_operator.scrape import Fetch, http_fetch
 from rap_trainer.display.metric_store import MetricStore
 from rap_trainer.display.metrics_server import MetricsServer
 from servers.processes import free_port
@@ -40,7 +40,7 @@ class Ranks:
             for store, port in zip(self.stores, self.ports, strict=True)
         ]
         for rank, store in enumerate(self.stores):
-            store.set_info(metrics.TRAINER_INFO, version="1", rank=rank, runtime="eager", device="cpu")
+            store.set_info(metrics.TRAINER_INFO, rapjob="clicks", rank=rank, device="cpu", runtime="eager", version="1")
             store.set(metrics.ATTEMPT, 3)
             store.set(metrics.WORLD_SIZE, 2)
             store.set_info(metrics.PLAN_INFO, plan="0123456789abcdef")

@@ -211,7 +211,7 @@ def _sweep(options: argparse.Namespace, world: World) -> None:
         workload=Workload(default=GroupWorkload(mean_list_length=length)),
         owners={tables[name]: rank for rank, names in enumerate(owned) for name in names},
     )
-    result = Planner(enumerator=Enumerator(table_owner=False)).search(task, profile)
+    result = Planner(enumerator=Enumerator.of(profile)).search(task, profile)
     plan = plan_of(result, profile)
     common = {"plan": options.plan, "columns": options.columns, "gpus": world.size, "exchange": options.exchange}
     if world.rank == 0:
@@ -253,7 +253,7 @@ class Sweep:
         from rap_trainer.captured.step import NoPreprocessing
         from rap_trainer.profiling.captured_windows import CapturedWindows
 
-        self._windows, self._work = CapturedWindows(runtime.assembled, world), runtime._preprocessor
+        self._windows, self._whole = CapturedWindows(runtime.assembled, world), runtime._preprocessor
         self._estimator, self._world, self._common = estimator, world, common
         self._ideal = self._windows.seconds_under(NoPreprocessing(), Schedule())
 
@@ -261,7 +261,7 @@ class Sweep:
         """The plan, everything in one window, kernels of the plan moved one by one, then schedules by chance, in a time."""
         from rap_trainer.captured.schedule import schedule_of
 
-        until, pick = time.monotonic() + seconds, schedule_of(plan)
+        until, pick, self._work = time.monotonic() + seconds, schedule_of(plan), self._whole.planned(plan)
         self._measured("pick", pick)
         for name, schedule in schedules_beside(pick, grids):
             late = torch.tensor([float(time.monotonic() > until)])

@@ -22,7 +22,7 @@ from rap_contract.profile import Profile
 from rap_contract.windows import INLINE
 from rap_planner.enumerate import Enumerator
 from rap_planner.explain import plan_of
-from rap_planner.loads import Owned, Schedule
+from rap_planner.loads import Estimator, Schedule
 from rap_planner.rate import Candidate
 from rap_planner.search import Planner, Result
 from rap_planner.task import Task
@@ -59,18 +59,20 @@ def _searched(
     planner = Planner(enumerator=Enumerator.of(profile))
     end_s = time.monotonic() + deadline_s
     result = planner.search(task, profile, deadline=lambda: time.monotonic() >= end_s)
-    indicative = profile.model_hash is None
-    fits = in_force is not None and in_force.num_ranks == task.num_ranks and in_force.kernels == task.kernels
-    owned: Owned = frozenset()
-    schedule: Schedule = ((default_window, None),) * len(task.kernels)
-    if in_force is not None and fits:
+    today = None if in_force is None else _as_planned(task, in_force)
+    if in_force is not None and today is not None:
         moved = set(in_force.owned)
         owned = frozenset(n for n, item in enumerate(task.items) if item.name in moved and item.owner is not None)
-        schedule = tuple((placed.window, placed.programs) for placed in in_force.schedule)
-    before = Candidate(owned=owned, schedule=schedule, seconds=result.estimator.step_seconds(owned, schedule))
-    old = in_force if in_force is not None and fits else _made(result, before, profile, indicative=indicative)
-    is_same = (result.best.owned, result.best.schedule) == (before.owned, before.schedule)
-    new = old if is_same else plan_of(result, profile, indicative=indicative)
+        schedule: Schedule = tuple((placed.window, placed.programs) for placed in in_force.schedule)
+    else:
+        today, owned, schedule = task, frozenset(), ((default_window, None),) * len(task.kernels)
+    estimator = Estimator(result.estimator.costs, today)
+    before = Candidate(owned=owned, schedule=schedule, seconds=estimator.step_seconds(owned, schedule))
+    is_planned = in_force is not None and today is not task
+    old = in_force if in_force is not None and is_planned else _made(result, estimator, before, profile)
+    best, kernels = result.best, result.estimator.task.kernels
+    is_same = (best.owned, best.schedule, kernels) == (before.owned, before.schedule, today.kernels)
+    new = old if is_same else plan_of(result, profile, indicative=profile.model_hash is None)
     return {
         "plan": new.to_json(),
         "hash": new.hash,
@@ -80,23 +82,32 @@ def _searched(
         "fallbackPlan": old.to_json(),
         "beforeSeconds": before.seconds,
         "afterSeconds": before.seconds if is_same else result.best.seconds,
-        "indicative": indicative,
+        "indicative": profile.model_hash is None,
         "complete": result.complete,
     }
 
 
-def _made(result: Result, candidate: Candidate, profile: Profile, *, indicative: bool) -> Plan:
+def _as_planned(task: Task, plan: Plan) -> Task | None:
+    """The task with its launches in the plan's parts; None if the plan is of other ranks or launches."""
+    try:
+        return task.cut(plan.kernels) if plan.num_ranks == task.num_ranks else None
+    except ValueError:
+        return None
+
+
+def _made(result: Result, estimator: Estimator, candidate: Candidate, profile: Profile) -> Plan:
     """The plan of what the ranks do without one."""
-    return plan_of(replace(result, best=candidate), profile, indicative=indicative)
+    default = replace(result, estimator=estimator, best=candidate)
+    return plan_of(default, profile, indicative=profile.model_hash is None)
 
 
 def _shape(plan: Plan) -> str:
     """What a plan does, whatever it predicts: the same shape is not tried twice."""
     from rap_contract.json_text import digest
 
-    return digest(
-        json.dumps([sorted(plan.mapping.items()), [placed.model_dump() for placed in plan.schedule]], sort_keys=True)
-    )
+    parts = [kernel.features for kernel in plan.kernels]
+    what = [sorted(plan.mapping.items()), parts, [placed.model_dump() for placed in plan.schedule]]
+    return digest(json.dumps(what, sort_keys=True))
 
 
 def main() -> None:

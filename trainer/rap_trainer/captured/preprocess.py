@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 
 import torch
 from rap_contract.graph import FeatureGraph
+from rap_contract.plan import Plan
 
 from rap_trainer.captured.lists import Form, ListLayout, list_limits, single_layout
 from rap_trainer.captured.raw import RawBuffer
@@ -13,6 +15,7 @@ from rap_trainer.captured.raw_layout import RawLayout
 from rap_trainer.captured.slots import Slot
 from rap_trainer.fusion.buffers import Outputs
 from rap_trainer.fusion.program import FusedProgram
+from rap_trainer.plan.fits import PlanRefused
 
 
 class FusedPreprocessor:
@@ -38,7 +41,7 @@ class FusedPreprocessor:
         batches = [buffer.batch() for buffer in self.raw]
         limits = list_limits(graph, batch_size=layout.batch_size, capacities=layout.capacities)
         outputs = single_layout(graph, order, form) if lists is None else lists.output_layout()
-        self.program = FusedProgram(graph, device, limits=limits, layout=outputs)
+        self.program = self._whole = FusedProgram(graph, device, limits=limits, layout=outputs)
         self._bindings = [self.program.bind(batch) for batch in batches]
         self._outputs = [self._outputs_of(slot) for slot in slots]
 
@@ -62,6 +65,15 @@ class FusedPreprocessor:
     def num_kernels(self) -> int:
         """Fused launches of a batch."""
         return self.program.num_kernels
+
+    def planned(self, plan: Plan) -> FusedPreprocessor:
+        """The same preprocessing in the plan's kernels, over the same buffers. Raises PlanRefused."""
+        twin = copy.copy(self)
+        try:
+            twin.program = self._whole.in_parts([(kernel.stage, kernel.features) for kernel in plan.kernels])
+        except ValueError as reason:
+            raise PlanRefused(f"{reason}; plan again with `rap plan`") from None
+        return twin
 
     def launch(self, kernel: int, slot: Slot, programs: int | None) -> None:
         """One launch; the last one also hands over how many rows count and what a row weighs.

@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from threading import Lock
 
@@ -38,7 +38,7 @@ from rap_trainer.captured.step_timer import StepTimer
 from rap_trainer.captured.watchdog import Progress, Watchdog
 from rap_trainer.evaluation.evaluator import Evaluator
 from rap_trainer.model.shard import ShardedModel
-from rap_trainer.plan.fits import PlanRefused, kernel_refusal, owner_refusal, refusal
+from rap_trainer.plan.fits import PlanRefused, owner_refusal, refusal
 from rap_trainer.step.stages import StepState
 from rap_trainer.world import World
 
@@ -82,8 +82,8 @@ class CapturedRuntime:
             lists=self._form is not Form.SINGLE,
         )
         self._progress = Progress(world.device, self.assembly.lanes.progress)
-        main = torch.cuda.current_stream(world.device)
-        self._watchdog = Watchdog(world.rank, self._progress, limit_s=tuning.hang_s, idle=main.query)
+        idle = torch.cuda.current_stream(world.device).query
+        self._watchdog = Watchdog(world.rank, self._progress, limit_s=tuning.hang_s, idle=idle)
         self.timer = StepTimer(world.device)
         self._packers = ThreadPoolExecutor(PACKERS - 1, thread_name_prefix="rap-pack")
         self._copies = torch.cuda.Stream(world.device)  # type: ignore[no-untyped-call]  # torch leaves it untyped
@@ -97,11 +97,11 @@ class CapturedRuntime:
         self._plan: Plan | None = None
         self._beside = Beside(world.device)
         self._graphs: CapturedSteps
+        self._preprocessor: FusedPreprocessor
         self._buffers = Lock()
-        """Held while graphs are made of slots and raw buffers, or these are replaced."""
+        """Held while graphs are made of the buffers, or these are replaced."""
         self._generation = self._graph_bytes = 0
-        outcomes = [slot.outcome for slot in self.assembly.slots]
-        self._losses = tuple((outcome.loss_share[0], outcome.loss_sum[0]) for outcome in outcomes)
+        self._losses = tuple((slot.outcome.loss_share[0], slot.outcome.loss_sum[0]) for slot in self.assembly.slots)
         self._capture(raw_layout(graph, batch_size=batch_size, capacities={}))
 
     # -- what the loop calls
@@ -135,9 +135,8 @@ class CapturedRuntime:
 
         One more pinned buffer than slots: packing need not wait, and a step is enqueued long before it is due.
         """
-        host = self._pinned[self._packed % NUM_PINNED]
+        host, target = self._pinned[self._packed % NUM_PINNED], self._preprocessor.raw[slot]
         self._packed += 1
-        target = self._preprocessor.raw[slot]
         as_it_is = target.takes_blocks(host, raw)
         if not as_it_is:
             host.pack(raw, self._packers)
@@ -183,17 +182,12 @@ class CapturedRuntime:
 
     def prepare_plan(self, plan: Plan) -> None:
         """Captures a plan beside the steps of the one in force, from any thread. Raises PlanRefused; the old plan then stays."""
-        launches = self._preprocessor.program.groups.launches
-        reason = (
-            refusal(plan, self._graph, num_ranks=self._world.size)
-            or owner_refusal(plan, self._graph, None)
-            or kernel_refusal(plan, [(launch.kernel, launch.features) for launch in launches])
-        )
+        reason = refusal(plan, self._graph, num_ranks=self._world.size) or owner_refusal(plan, self._graph, None)
         if reason is not None:
             raise PlanRefused(reason)
-        schedule = schedule_of(plan)
         with self._buffers:
-            self._beside.prepare(plan, schedule, lambda: self._captured_beside(schedule))
+            preprocessor = self._preprocessor.planned(plan)
+            self._beside.prepare(plan, schedule_of(plan), lambda: self._captured_beside(plan, preprocessor))
 
     def switch_plan(self) -> None:
         """Runs the plan that was prepared last, from the next step on. Talks to no other rank.
@@ -203,20 +197,20 @@ class CapturedRuntime:
         with self._buffers:
             prepared = self._beside.take()
             graphs = prepared.graphs
-            if graphs is not None and graphs.generation == self._generation:
-                self._beside.close_behind(self._graphs)
-                self._graphs, self._step, self._schedule = graphs.steps, graphs.step, prepared.schedule
-            elif graphs is not None:
-                self._beside.close_behind(graphs.steps)
+            if graphs is not None:
+                is_current = graphs.generation == self._generation
+                self._beside.close_behind(self._graphs if is_current else graphs.steps)
+                if is_current:
+                    self._graphs, self._step, self._schedule = graphs.steps, graphs.step, prepared.schedule
+            self._plan, self._preprocessor = prepared.plan, self._preprocessor.planned(prepared.plan)
         self.switch(prepared.schedule)
-        self._plan = prepared.plan
 
-    def _captured_beside(self, schedule: Schedule) -> Graphs | None:
+    def _captured_beside(self, plan: Plan, preprocessor: FusedPreprocessor) -> Graphs | None:
         """None: without graphs, for there is no memory for them, or they are those in force."""
-        free, _ = torch.cuda.mem_get_info(self._world.device)
+        schedule, (free, _) = schedule_of(plan), torch.cuda.mem_get_info(self._world.device)
         if schedule == self.schedule or free < self._graph_bytes:
             return None
-        step = self._step_of(schedule)
+        step = self._step_of(schedule, preprocessor)
         steps = CapturedSteps(step, self._slots, warm=True, sort_early=self._sort_early, beside=True)
         return Graphs(step=step, steps=steps, generation=self._generation)
 
@@ -240,10 +234,8 @@ class CapturedRuntime:
 
         Raises ValueError if the schedule is not of this program's launches; the old one then stays.
         """
-        if len(schedule.placements) != self.num_kernels:
-            raise ValueError(
-                f"the schedule places {len(schedule.placements)} launches, this job has {self.num_kernels}"
-            )
+        if (placed := len(schedule.placements)) != self.num_kernels:
+            raise ValueError(f"the schedule places {placed} launches, this job has {self.num_kernels}")
         if schedule == self.schedule:
             return
         self._schedule = schedule
@@ -289,6 +281,11 @@ class CapturedRuntime:
         )
         for buffer, before in zip(self._preprocessor.raw, held, strict=False):
             buffer.take_over(before)
+        if self._plan is not None:
+            with suppress(
+                PlanRefused
+            ):  # lists have other launches than single ids: the default schedule until a plan comes
+                self._preprocessor = self._preprocessor.planned(self._plan)
         self._pinned = [RawBuffer(layout, torch.device("cpu"), pinned=True) for _ in range(NUM_PINNED)]
 
     def _record(self, *, warm: bool) -> None:
@@ -296,21 +293,21 @@ class CapturedRuntime:
         schedule = self._schedule
         if schedule is None or len(schedule.placements) != kernels:
             schedule = Schedule.uniform(kernels, DEFAULT_WINDOWS[self._world.size > 1])
-        self._step = self._step_of(schedule)
+        self._step = self._step_of(schedule, self._preprocessor)
         before = torch.cuda.memory_reserved(self._world.device)
         with nullcontext() if self._evaluator is None else self._evaluator.unseen():
             self._graphs = self._beside.run(lambda: self._captured_steps(self._step, warm=warm))
         self._graph_bytes = max(0, torch.cuda.memory_reserved(self._world.device) - before)
         self._progress.restart()
 
-    def _step_of(self, schedule: Schedule) -> TrainStep:
+    def _step_of(self, schedule: Schedule, preprocessor: FusedPreprocessor) -> TrainStep:
         return TrainStep(
             self.assembly.lookup,
             self.assembly.dense,
             self.assembly.optimizer,
             self.assembly.exchange,
             lanes=self.assembly.lanes,
-            preprocessor=self._preprocessor,
+            preprocessor=preprocessor,
             schedule=schedule,
             score=self._score if self._evaluator is not None else None,
             progress=self._progress,

@@ -57,6 +57,8 @@ class Schedule:
     """Every fused kernel with its window."""
 
     placements: tuple[Placement, ...] = ()
+    parts: tuple[tuple[str, ...], ...] = ()
+    """Features of each kernel, where a plan names them: launches may be cut in several. Empty: the program's own launches."""
 
     def __post_init__(self) -> None:
         kernels = [placement.kernel for placement in self.placements]
@@ -93,5 +95,6 @@ def schedule_of(plan: Plan) -> Schedule:
         placements=tuple(
             Placement(kernel=number, window=Window(each.window), programs=each.programs)
             for number, each in enumerate(plan.schedule)
-        )
+        ),
+        parts=tuple(kernel.features for kernel in plan.kernels),
     )

@@ -6,7 +6,8 @@ step gives capacities and nullable columns beforehand, binds its buffers once an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import copy
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -19,6 +20,7 @@ from rap_trainer.fusion.buffers import DeviceTables, Outputs, Scratch
 from rap_trainer.fusion.groups import Groups, Tiles, group
 from rap_trainer.fusion.layout import OutputLayout
 from rap_trainer.fusion.lower import lower
+from rap_trainer.fusion.parts import Part, in_parts
 from rap_trainer.fusion.runner import Runner
 from rap_trainer.fusion.sizes import Sizes
 from rap_trainer.fusion.stages import Lane, Lowered
@@ -101,6 +103,14 @@ class FusedProgram:
     def num_kernels(self) -> int:
         """Launches of a batch."""
         return len(self.groups.launches)
+
+    def in_parts(self, parts: Sequence[Part]) -> FusedProgram:
+        """The program with its launches in these parts, over the same buffers. Raises ValueError with the first that is none."""
+        twin = copy.copy(self)
+        groups = in_parts(self.groups, parts)
+        runner = replace(self._plan.runner, launches=groups.launches)
+        twin._plan = replace(self._plan, groups=groups, runner=runner)
+        return twin
 
     def launch_kernel(
         self, number: int, binding: Binding, outputs: Outputs, *, max_programs: int | None = None

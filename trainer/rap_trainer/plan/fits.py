@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from rap_contract.graph import FeatureGraph
 from rap_contract.plan import Plan
@@ -46,21 +46,6 @@ def owner_refusal(plan: Plan, graph: FeatureGraph, owners: Mapping[str, int] | N
             return (
                 f"the plan preprocesses {name} on rank {rank}, its table {table.name} is on "
                 f"{'no single rank' if table.name not in owners else f'rank {owners[table.name]}'}; plan again with --owners"
-            )
-    return None
-
-
-def kernel_refusal(plan: Plan, kernels: Sequence[tuple[str, Sequence[str]]]) -> str | None:
-    """Why the plan's launches are not the program's (stage and features of each, in order); None if they are."""
-    if len(plan.kernels) != len(kernels):
-        return (
-            f"the plan places {len(plan.kernels)} launches, the program has {len(kernels)}; plan again with `rap plan`"
-        )
-    for (stage, features), theirs in zip(kernels, plan.kernels, strict=True):
-        if (stage, set(features)) != (theirs.stage, set(theirs.features)):
-            return (
-                f"launch {theirs.launch} is {theirs.stage} of {len(theirs.features)} features in the plan, "
-                f"{stage} of {len(features)} in the program; plan again with `rap plan`"
             )
     return None
 
