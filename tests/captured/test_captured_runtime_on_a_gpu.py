@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -16,6 +17,7 @@ from rap_trainer.batch import RawBatch
 from rap_trainer.bench.blocks import with_blocks
 from rap_trainer.captured.assemble import CannotCapture, refusals
 from rap_trainer.captured.lists import Form
+from rap_trainer.captured.raw import RawBuffer
 from rap_trainer.captured.runtime import CapturedRuntime
 from rap_trainer.captured.schedule import Schedule, Window
 from rap_trainer.captured.state import Tuning
@@ -28,6 +30,7 @@ from rap_trainer.plans import MEAN_LENGTH, plan_job, synthetic_batch
 from rap_trainer.program import Program
 from rap_trainer.step.runtime import EagerRuntime
 from rap_trainer.step.stages import training_stages
+from rap_trainer.stream.kept_memory import KeptMemory
 from rap_trainer.world import World, join_world
 
 pytestmark = [
@@ -66,9 +69,9 @@ def build(spec: RAPJobSpec, graph: FeatureGraph, world: World) -> ShardedModel:
 
 
 def batches(document: dict[str, Any], graph: FeatureGraph, rows: int = ROWS) -> list[RawBatch]:
-    """Every other one in blocks, as sources deliver them where every list has one element."""
+    """Every other one in blocks, as sources deliver them where every list has one element, and half of these pinned."""
     raws = [synthetic_batch(document, rows, seed=i + 1) for i in range(NUM_BATCHES)]
-    return [with_blocks(raw, graph) if i % 2 else raw for i, raw in enumerate(raws)]
+    return [with_blocks(raw, graph, pinned=i % 4 == 3) if i % 2 else raw for i, raw in enumerate(raws)]
 
 
 class Trainee:
@@ -249,6 +252,26 @@ def test_a_list_column_that_outgrows_its_room_is_captured_again_not_cut(world: W
     trainee = captured(build(spec, graph, world), graph, None, world)
     torch.testing.assert_close(trainee.losses(raws), expected, rtol=1e-4, atol=1e-6)
     trainee.runtime.close()
+
+
+def test_pinned_blocks_are_not_packed_and_train_the_same(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    document, spec, graph = job()
+    memory = KeptMemory()
+    memory.pinned = True
+    assert torch.from_numpy(memory.array(1 << 20, np.int64)).is_pinned()
+    raws = batches(document, graph) * 2
+    packed: list[int] = []
+    pack = RawBuffer.pack
+    monkeypatch.setattr(RawBuffer, "pack", lambda *given: (packed.append(1), pack(*given))[1])
+    losses, counts = [], []
+    for pinned in (False, True):
+        packed.clear()
+        trainee = captured(build(spec, graph, world), graph, None, world)
+        losses.append(trainee.losses([with_blocks(raw, graph, pinned=pinned) for raw in raws]))
+        counts.append(len(packed))
+        trainee.runtime.close()
+    assert losses[0] == losses[1]
+    assert counts == [len(raws), 2]  # the first of each slot brings the lengths
 
 
 def lists_job(plan: int, rows: int) -> tuple[dict[str, Any], RAPJobSpec, FeatureGraph]:
