@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import Executor
 from dataclasses import replace
 from typing import Any
 
@@ -260,9 +261,14 @@ def test_pinned_blocks_are_not_packed_and_train_the_same(world: World, monkeypat
     memory.pinned = True
     assert torch.from_numpy(memory.array(1 << 20, np.int64)).is_pinned()
     raws = batches(document, graph) * 2
-    packed: list[int] = []
+    packed: list[RawBatch] = []
     pack = RawBuffer.pack
-    monkeypatch.setattr(RawBuffer, "pack", lambda *given: (packed.append(1), pack(*given))[1])
+
+    def counted(buffer: RawBuffer, raw: RawBatch, workers: Executor | None = None) -> None:
+        packed.append(raw)
+        pack(buffer, raw, workers)
+
+    monkeypatch.setattr(RawBuffer, "pack", counted)
     losses, counts = [], []
     for pinned in (False, True):
         packed.clear()
