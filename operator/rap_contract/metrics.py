@@ -142,6 +142,12 @@ DEAD_LETTER_FAILURES = _counter("rap_dead_letter_failures_total", "records", "De
 QUARANTINED_FILES = _counter("rap_quarantined_files_total", "files", "Files set aside as unreadable.", "reason")
 LOST_RECORDS = _counter("rap_lost_records_total", "records", "Records deleted by retention before they were read.")
 SCHEMA_CHANGES = _counter("rap_schema_changes_total", "events", "Times the schema fingerprint of the events changed.")
+SCHEMA_INFO = _gauge(
+    "rap_schema_info",
+    "",
+    "Names and types of the columns read, as a fingerprint of the newest message: 1.",
+    "fingerprint",
+)
 ANOMALIES = _counter(
     "rap_preprocessing_anomalies_total", "values", "Odd values an op met, such as bucketize_nan.", "kind"
 )

@@ -10,10 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from kafka import KafkaProducer, TopicPartition
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import NewPartitions
 from kafka_source.topics import Training, arrow, fill, ranks, received, rows_of, send, spec, step, table, until
+from rap_contract import metrics
 from rap_trainer.batch import Position
+from rap_trainer.display.metric_store import MetricStore
+from rap_trainer.stream.kafka.chunks import fingerprint
 from rap_trainer.stream.kafka.source import KafkaSourceOptions
 from rap_trainer.stream.source import DataBudgetExceeded, SourceError
 from servers.kafka_cluster import KafkaCluster
@@ -285,3 +288,43 @@ def test_a_small_ring_and_messages_beyond_it_lose_nothing(kafka_broker: KafkaClu
         until(sources, lambda: sources[0].lag().records == len(sizes) + 1, "one more")
         produced.append(first)
         assert rows_of(sources, len(produced)) == [produced]
+
+
+def test_gaps_of_compaction_are_no_lag_and_a_changed_schema_is_a_metric(
+    kafka_broker: KafkaCluster, tmp_path: Path
+) -> None:
+    compacted = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01", "segment.ms": "100"}
+    topic = kafka_broker.create_topic(config=compacted)
+    sent: list[int] = []
+
+    def has_gaps() -> bool:
+        """Of messages with one key the newest stays; only closed segments are compacted, and a new message closes one."""
+        sent.append(len(sent))
+        send(kafka_broker, topic, [arrow(table([sent[-1]]))])
+        return offsets(kafka_broker, topic, end=len(sent)) != sent
+
+    wait_until(has_gaps, limit_s=60, what="compaction")
+    send(kafka_broker, topic, [arrow(table([-1]).drop_columns(["dense"])), arrow(table([len(sent)]))])
+    store = MetricStore(metrics.TRAINER)
+    with ranks(spec(kafka_broker, topic, tmp_path)) as sources:
+        seen: list[int] = []
+        while len(sent) not in seen:
+            seen += rows_of(sources, 1)[0]
+        until(sources, lambda: sources[0].lag().records == 0, "no lag")
+        assert sources[0].positions()[f"{topic}/0"] == Position(len(sent) + 2)
+        assert len(seen) < len(sent)
+        sources[0].meter(store)
+    assert store.read(metrics.SCHEMA_CHANGES) == {(): 2}
+    assert store.read(metrics.SCHEMA_INFO) == {(fingerprint(table([0]).schema),): 1}
+
+
+def offsets(cluster: KafkaCluster, topic: str, *, end: int) -> list[int]:
+    """Of the messages that are left in partition 0, whose last one is before `end`."""
+    consumer = KafkaConsumer(bootstrap_servers=cluster.bootstrap_servers)
+    consumer.assign([TopicPartition(topic, 0)])
+    consumer.seek_to_beginning()
+    found: list[int] = []
+    while not found or found[-1] < end - 1:
+        found += [record.offset for records in consumer.poll(200).values() for record in records]
+    consumer.close()
+    return found

@@ -7,6 +7,7 @@ from dataclasses import replace
 from math import inf, nan
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,7 +17,7 @@ from rap_contract.types import ValueType
 from rap_trainer.batch import Position
 from rap_trainer.display.metric_store import MetricStore
 from rap_trainer.stream.decode import Declared
-from rap_trainer.stream.kafka.chunks import FrameDecoder, MessageChunk, gap_chunk
+from rap_trainer.stream.kafka.chunks import FrameDecoder, MessageChunk, fingerprint, gap_chunk
 from rap_trainer.stream.kafka.frames import Frame
 from rap_trainer.stream.kafka.lag import (
     LagMeter,
@@ -115,6 +116,13 @@ def test_messages_of_another_schema_are_bad_as_a_whole() -> None:
         (Position(5), 3),
         (Position(6), 2),
     ]
+
+
+def test_a_fingerprint_tells_types_and_names_and_not_their_order() -> None:
+    schema = table(range(1)).schema
+    assert fingerprint(schema) == fingerprint(pa.schema(list(schema)[::-1]))
+    assert fingerprint(schema) != fingerprint(schema.remove(0))
+    assert fingerprint(schema) != fingerprint(schema.set(0, pa.field("label", pa.int64())))
 
 
 def test_lag_counts_unread_and_untrained_messages() -> None:

@@ -216,6 +216,7 @@ def _properties(ports: Ports, cluster: Sequence[Ports], *, folder: Path, keystor
         "transaction.state.log.min.isr": "1",
         "group.initial.rebalance.delay.ms": "0",
         "log.retention.check.interval.ms": "1000",  # so that a test of retention need not wait 5 minutes
+        "log.cleaner.backoff.ms": "200",  # of compaction likewise, 15 seconds
         "message.max.bytes": str(32 * 2**20),
         "replica.fetch.max.bytes": str(32 * 2**20),
         "controlled.shutdown.max.retries": "1",

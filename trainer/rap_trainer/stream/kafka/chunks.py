@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -74,6 +75,8 @@ class FrameDecoder:
         self._decoder: Decoder | SchemaMismatch | None = None
         self.schema_changes = 0
         """How often messages came with another schema than those before."""
+        self.fingerprint = ""
+        """Of the newest schema; empty before the first message."""
 
     def decode(self, frame: Frame, batch: pa.RecordBatch | None, *, unit: str, unit_base: int) -> MessageChunk:
         """The frame's rows; `batch` is what its IPC stream holds, `unit_base` where row ids of the unit begin."""
@@ -126,12 +129,18 @@ class FrameDecoder:
     def _decoder_of(self, schema: pa.Schema) -> Decoder | SchemaMismatch:
         if self._decoder is None or self._schema is None or not schema.equals(self._schema):
             self.schema_changes += self._schema is not None
-            self._schema = schema
+            self._schema, self.fingerprint = schema, fingerprint(schema)
             try:
                 self._decoder = Decoder(self._declared, schema, f"topic {self._topic}")
             except SchemaMismatch as mismatch:
                 self._decoder = mismatch
         return self._decoder
+
+
+def fingerprint(schema: pa.Schema) -> str:
+    """Equal for the same names and types, in whatever order."""
+    text = "\n".join(sorted(f"{field.name}: {field.type}" for field in schema))
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def empty_rows(declared: Declared, types: pa.Schema) -> Rows:

@@ -119,6 +119,11 @@ class Feed:
                 "schema_changes": self._decoder.schema_changes,
             }
 
+    @property
+    def fingerprint(self) -> str:
+        """Of the newest message's schema; empty before the first."""
+        return self._decoder.fingerprint
+
     def messages(self) -> dict[int, int]:
         """Messages received by partition."""
         with self._lock:

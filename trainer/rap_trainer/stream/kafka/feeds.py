@@ -43,6 +43,11 @@ class Feeds:
         return next((feed.topic_id for feed in self._feeds if feed.topic_id), "")
 
     @property
+    def fingerprint(self) -> str:
+        """Of the schema of some reader's newest message; empty before the first."""
+        return next((feed.fingerprint for feed in self._feeds if feed.fingerprint), "")
+
+    @property
     def idle_s(self) -> float:
         """Time since the last message."""
         return min(feed.idle_s for feed in self._feeds)

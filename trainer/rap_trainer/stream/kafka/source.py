@@ -223,6 +223,8 @@ class KafkaSource:
         store.raise_to(metrics.SOURCE_BYTES, counts.message_bytes)
         store.raise_to(metrics.LOST_RECORDS, counts.lost_messages)
         store.raise_to(metrics.SCHEMA_CHANGES, counts.schema_changes)
+        if self._feeds.fingerprint:
+            store.set_info(metrics.SCHEMA_INFO, fingerprint=self._feeds.fingerprint)
         store.set(metrics.ERROR_BUDGET_RATIO, self._bad.allowed_ratio)
         store.set(metrics.BAD_RECORDS_RATIO, self._bad.ratio)
 
