@@ -7,22 +7,24 @@ import os
 import socket
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-CASES, NUM_RANKS = 6, 2
-TIMEOUT_S = 240
+CASES, NUM_RANKS = 4, 2
+TIMEOUT_S = 600
+pytestmark = pytest.mark.timeout(TIMEOUT_S + 60)
 
 
 @pytest.fixture(scope="module")
-def said() -> list[dict[str, Any]]:
+def said(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What two ranks print of their cases."""
+    folder, tests = tmp_path_factory.mktemp("owners"), Path(__file__).parents[1]
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    tests = Path(__file__).parents[1]
     common = {
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
@@ -31,26 +33,20 @@ def said() -> list[dict[str, Any]]:
     }
     common |= {"LOCAL_WORLD_SIZE": str(NUM_RANKS), "PYTHONPATH": os.pathsep.join([str(tests), *sys.path])}
     command = [sys.executable, str(tests / "planner" / "owner_ranks.py"), str(CASES)]
-    ranks = [
-        subprocess.Popen(
-            command,
-            env={**os.environ, **common, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(NUM_RANKS)
-    ]
-    found: list[dict[str, Any]] = []
-    try:
-        for process in ranks:
-            output, errors = process.communicate(timeout=TIMEOUT_S)
-            assert process.returncode == 0, errors[-4000:]
-            found += [json.loads(line) for line in output.splitlines() if line.startswith("{")]
-    finally:
-        for process in ranks:
-            process.kill()
-    return found
+    with ExitStack() as stack:  # files, for a pipe that nobody reads would stop a rank, and so all
+        ranks = []
+        for rank in range(NUM_RANKS):
+            output = stack.enter_context((folder / f"{rank}.out").open("w"))
+            errors = stack.enter_context((folder / f"{rank}.err").open("w"))
+            environment = {**os.environ, **common, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+            process = subprocess.Popen(command, env=environment, stdout=output, stderr=errors)
+            stack.enter_context(process)
+            stack.callback(process.kill)
+            ranks.append(process)
+        codes = [process.wait(timeout=TIMEOUT_S) for process in ranks]
+    assert codes == [0] * NUM_RANKS, [path.read_text()[-3000:] for path in sorted(folder.glob("*.err"))]
+    lines = [line for path in sorted(folder.glob("*.out")) for line in path.read_text().splitlines()]
+    return [json.loads(line) for line in lines if line.startswith("{")]
 
 
 def test_any_mapping_and_any_switch_leave_every_loss_as_it_was(said: list[dict[str, Any]]) -> None:

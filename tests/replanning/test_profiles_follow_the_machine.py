@@ -1,0 +1,147 @@
+"""A running job's profile: corrected by its own steps, measured again when they drift, told as capacity of the windows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from rap_contract import metrics
+from rap_contract.operations import Replanning
+from rap_contract.profile import Profile
+from rap_contract.windows import PLACES
+from rap_trainer.display.metric_store import MetricStore
+from rap_trainer.plan.comparison import PREPROCESSING, STEP, TRAINING
+from rap_trainer.replan.planning_page import PlanningPage
+from rap_trainer.replan.profile_in_force import ProfileInForce
+from rap_trainer.replan.remeasuring import Remeasuring
+from rap_trainer.step.agreement import Message, decide
+from replanning.cpu_profile import cpu_profile
+from train.small_jobs import small_job
+
+STEP_S = 0.010
+
+
+class Job:
+    """A job with a profile of its own beside its checkpoints."""
+
+    def __init__(self, folder: Path) -> None:
+        self.job = small_job(folder)
+        self.path = folder / "checkpoints" / "profile.json"
+        self.path.parent.mkdir()
+        profile = cpu_profile(self.job, beside_s=1e-5, step_s=STEP_S, seconds_per_byte=1e-8)
+        self.path.write_text(profile.to_json())
+        self.store = MetricStore(metrics.TRAINER)
+        self.profile = ProfileInForce(self.job, {}, self.store)
+
+    def measured_over_predicted(self, **ratios: float) -> None:
+        for part, ratio in ratios.items():
+            self.store.set(metrics.PLAN_ERROR_RATIO, ratio, part=part)
+
+    def capacity(self) -> dict[str, float]:
+        return {labels[0]: value for labels, value in self.store.read(metrics.WINDOW_CAPACITY_SECONDS).items()}
+
+    def remeasuring(self, measure: Callable[[Profile], Profile] | None, *, rank: int = 0, **policy: Any) -> Remeasuring:
+        world = SimpleNamespace(rank=rank, size=1)
+        return Remeasuring(Replanning(**policy), self.store, self.profile, measure=measure, world=world)  # type: ignore[arg-type]  # a part of one
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    return Job(tmp_path)
+
+
+def slower(profile: Profile) -> Profile:
+    """As a neighbour leaves it: half of the probes' lengths hide, the step takes twice as long."""
+    windows = tuple(
+        window.model_copy(
+            update={
+                "responses": tuple(
+                    each.model_copy(update={"solo_seconds": each.solo_seconds / 2}) for each in window.responses
+                )
+            }
+        )
+        for window in profile.windows
+    )
+    return profile.model_copy(update={"step_seconds": 2 * profile.step_seconds, "windows": windows})
+
+
+def test_the_windows_of_the_jobs_own_profile_are_metrics_and_no_others(job: Job, tmp_path: Path) -> None:
+    job.profile.show()
+    assert set(job.capacity()) == set(PLACES)
+    assert job.capacity()["mlp_bwd"] == pytest.approx(10e-5)
+    assert job.capacity()["emb_fwd"] == 0.0
+    store = MetricStore(metrics.TRAINER)
+    job.path.unlink()
+    ProfileInForce(job.job, {}, store).show()
+    assert store.read(metrics.WINDOW_CAPACITY_SECONDS) == {}
+
+
+def test_steps_that_take_longer_than_predicted_correct_the_profile_that_is_planned_from(job: Job) -> None:
+    assert job.profile.corrected() == (job.profile.read(), False)
+    job.measured_over_predicted(**{STEP: 1.5, TRAINING: 1.2, PREPROCESSING: 3.0})
+    corrected, is_corrected = job.profile.corrected()
+    assert is_corrected
+    assert corrected.step_seconds == pytest.approx(1.2 * STEP_S)
+    before, after = (each.coefficients.stages["program"] for each in (job.profile.read(), corrected))
+    assert after.seconds_per_byte == pytest.approx(3 * before.seconds_per_byte)
+    page = json.loads(PlanningPage(job.job, job.store, SimpleNamespace(plan=None), profile=job.profile)())
+    assert page["corrected"] is True
+    assert page["profile"]["stepSeconds"] == pytest.approx(1.2 * STEP_S)
+
+
+def test_a_step_that_is_one_graph_corrects_training_and_kernels_alike(job: Job) -> None:
+    job.measured_over_predicted(**{STEP: 1.5})
+    corrected, _ = job.profile.corrected()
+    assert corrected.step_seconds == pytest.approx(1.5 * STEP_S)
+
+
+def test_drift_of_the_step_measures_the_windows_again_for_this_attempt_and_the_next(job: Job) -> None:
+    remeasuring = job.remeasuring(slower, min_interval_seconds=600)
+    job.measured_over_predicted(**{STEP: 1.1})
+    assert not remeasuring.is_due(0.0), "the plan's error when it was taken is no drift"
+    job.measured_over_predicted(**{STEP: 1.2})
+    assert not remeasuring.is_due(1.0)
+    job.measured_over_predicted(**{STEP: 2.2})
+    assert remeasuring.is_due(2.0)
+    job.profile.show()
+    before = job.capacity()["mlp_bwd"]
+    remeasuring.act()
+    assert job.capacity()["mlp_bwd"] == pytest.approx(before / 2)
+    assert Profile.from_json(job.path.read_text()).step_seconds == pytest.approx(2 * STEP_S)
+    assert not remeasuring.is_due(3.0), "it is what the windows were measured under"
+    corrected, _ = job.profile.corrected()
+    assert corrected.step_seconds == pytest.approx(2 * STEP_S), "what was measured again is not corrected twice"
+    job.measured_over_predicted(**{STEP: 4.4})
+    assert job.profile.corrected()[0].step_seconds == pytest.approx(4 * STEP_S)
+
+
+def test_the_windows_are_measured_again_only_where_that_is_asked_for_and_possible(job: Job) -> None:
+    quiet = [
+        job.remeasuring(None),
+        job.remeasuring(slower, rank=1),
+        job.remeasuring(slower, mode="Off"),
+        job.remeasuring(slower, triggers={"prediction_ratio": 0}),
+    ]
+    for ratio in (1.0, 3.0):
+        job.measured_over_predicted(**{STEP: ratio})
+        assert not any(each.is_due(0.0) for each in quiet)
+
+
+def test_a_profile_that_was_broken_meanwhile_is_not_measured_over(job: Job) -> None:
+    remeasuring = job.remeasuring(lambda profile: pytest.fail("measured"))
+    job.path.write_text("{}")
+    remeasuring.act()
+    assert job.path.read_text() == "{}"
+
+
+def test_the_first_ranks_word_alone_makes_all_ranks_measure() -> None:
+    def all_of(*flags: bool) -> bool:
+        messages = [Message(rows=1, ended=False, measure=flag) for flag in flags]
+        return decide(messages, room=True, full=lambda offers: (1,), partial=lambda offers: None).measure
+
+    assert all_of(True, False)
+    assert not all_of(False, True)
