@@ -20,7 +20,7 @@ from rap_trainer.stream.decode import Decoder
 from rap_trainer.stream.files import FileSource, FileSourceOptions
 from rap_trainer.stream.node_sharing import ChunkReceiver, ChunkSender, Sharing
 from rap_trainer.stream.shared_blocks import BorrowedBlock, SharedBlocks
-from rap_trainer.stream.source import SchemaMismatch
+from rap_trainer.stream.source import SchemaMismatch, SourceError
 from rap_trainer.world import PeerLost
 from stream.file_jobs import flat, job, ranks, step, table, train, write
 
@@ -140,6 +140,21 @@ def test_a_first_rank_notices_with_the_next_rows_that_another_is_gone(tmp_path: 
             until_rows(leader, 8)
     finally:
         leader.close()
+
+
+def test_where_memory_is_refused_the_first_rank_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*arguments: object) -> None:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr("rap_trainer.stream.shared_blocks.os.memfd_create", refused)
+    write(tmp_path / "events", "a.parquet", table(0, 4))
+    with ranks(job(tmp_path / "events", batch_rows=5), 2, ranks_per_node=2) as (leader, follower):
+        with pytest.raises(
+            SourceError, match=r"bytes of rows that the ranks of a node share: Too many open files; hint: "
+        ):
+            until_rows(leader, 30)
+        with pytest.raises(PeerLost):
+            until_rows(follower, 30)
 
 
 def test_sources_close_at_once_while_the_others_have_not_come(tmp_path: Path) -> None:

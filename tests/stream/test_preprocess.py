@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,11 @@ from rap_contract.graph import FeatureGraph, compile_features
 from rap_contract.job import RAPJob
 from rap_contract.pod import ExitCode
 from rap_trainer import preprocess as module
-from rap_trainer.feature_table import feature_table
+from rap_trainer.feature_table import TableWriter, feature_table
 from rap_trainer.preprocess import preprocess, transform
 from rap_trainer.produce import Produce, events
 from rap_trainer.program import Program
+from rap_trainer.stream import parquet_file
 from stream.file_jobs import ranks, step
 
 FEATURES: list[dict[str, Any]] = [
@@ -96,6 +98,41 @@ def test_the_output_is_bit_equal_to_what_training_sees(tmp_path: Path, mean_leng
     assert written.equals(as_trained(clicks_job))
     assert summary.rows == written.num_rows == 3000 - sum(summary.bad_rows.values())
     assert sum(summary.bad_rows.values()) > 50
+
+
+def test_memory_does_not_grow_with_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    held: list[int] = []
+    opened = module.open_table
+
+    @contextmanager
+    def watched(path: Path, suffix: str, schema: pa.Schema) -> Iterator[TableWriter]:
+        with opened(path, suffix, schema) as writer:
+            yield _Watching(writer, held)
+
+    monkeypatch.setattr(module, "open_table", watched)
+    monkeypatch.setattr(module, "BATCH_ROWS", 1000)
+    monkeypatch.setattr(parquet_file, "PIECE_BYTES", 1 << 19)  # pieces of about 1,600 rows
+    peaks = {}
+    for rows in (8_000, 32_000):
+        path = clicks(tmp_path / "events" / f"{rows}.parquet", rows=rows)
+        pq.write_table(pq.read_table(path), path, row_group_size=2000)
+        before = pa.total_allocated_bytes()
+        held.clear()
+        transform(job(path.parent), path, tmp_path / "out.parquet")
+        peaks[rows] = max(held) - before
+    assert len(held) > 20
+    assert peaks[32_000] < 1.5 * peaks[8_000]
+
+
+class _Watching:
+    """A writer that notes how much memory Arrow holds at each write."""
+
+    def __init__(self, writer: TableWriter, held: list[int]) -> None:
+        self._writer, self._held = writer, held
+
+    def write(self, table: pa.Table, /) -> None:
+        self._held.append(pa.total_allocated_bytes())
+        self._writer.write(table)
 
 
 def read_text(path: Path, delimiter: str, schema: pa.Schema) -> dict[str, list[Any]]:

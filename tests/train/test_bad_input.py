@@ -205,6 +205,21 @@ def test_bad_rows_within_the_budget_are_kept_with_their_place_and_the_others_are
     assert "61 rows" in run.output
 
 
+def test_what_one_rank_alone_cannot_do_ends_all_with_its_word_and_not_with_a_lost_peer(
+    tmp_path: Path, forge: Forge
+) -> None:
+    write_events(tmp_path, rows=20_000, label=pa.array(5_000 * [0, 7, 7, 7], pa.int32()))
+    files = {
+        "path": str(tmp_path / "events"),
+        "deadLetter": {"path": str(tmp_path / "dead")},  # kept by the first rank
+        "errorBudget": {"ratio": 1.0},
+    }
+    run = forge.start(write_job(tmp_path, source={"files": files}), num_ranks=2, largest_file_bytes=3 << 20)
+    assert run.wait() == ExitCode.INVALID, run.output
+    assert "bad records cannot be kept: File too large; hint: make room for dead letters" in run.output
+    assert "another rank is gone" not in run.output
+
+
 def test_files_that_cannot_be_read_are_named_and_the_others_are_trained(tmp_path: Path, forge: Forge) -> None:
     write_events(tmp_path, rows=64, files=4)
     first, second, *_ = sorted((tmp_path / "events").iterdir())

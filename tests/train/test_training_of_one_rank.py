@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -163,6 +164,19 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_good_checkpoint(t
     assert ending.code == ExitCode.DIVERGED
     assert "NaN or Inf" in ending.reason
     assert steps(fresh) == [4]
+    assert recorder.outcomes[0].exit_code == ExitCode.DIVERGED
+
+
+def test_a_normalized_entropy_above_the_limit_stops_the_run_and_keeps_the_good_checkpoint(
+    tmp_path: Path, events: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(tmp_path, events, trainer__maxSteps=4)
+    monkeypatch.setattr("rap_trainer.step.loop.REPORT_EVERY_S", 0.0)
+    limit = {"windowRows": 64, "maxNormalizedEntropy": 0.01}
+    ending, recorder = run(tmp_path, events, evaluation=limit, checkpoint__intervalSeconds=0.001)
+    assert ending.code == ExitCode.DIVERGED
+    assert re.search(r"normalized entropy .* above .*0\.01", ending.reason), ending.reason
+    assert steps(tmp_path) == [4]
     assert recorder.outcomes[0].exit_code == ExitCode.DIVERGED
 
 

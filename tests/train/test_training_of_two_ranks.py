@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import signal
+import socket
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,20 @@ def test_two_ranks_of_half_a_batch_equal_one_and_resume_on_one_rank(tmp_path: Pa
     assert run.wait() == ExitCode.DONE, run.output
     assert steps(two) == [21, 15, 9]
     assert_equal(newest(one), newest(two), tolerance=TOLERANCE)
+
+
+def test_ranks_that_torchrun_starts_train_as_those_of_rap_run(tmp_path: Path, events: Path, forge: Forge) -> None:
+    job = write_job(tmp_path, source={"files": {"path": str(events)}}, trainer__maxSteps=3)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    shared = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    runs = [
+        forge.start(job, num_ranks=2, environment={**shared, "RANK": rank, "LOCAL_RANK": rank}) for rank in ("0", "1")
+    ]
+    assert [run.wait() for run in runs] == [ExitCode.DONE] * 2, [run.output for run in runs]
+    assert read_manifest(newest(tmp_path)).world_size == 2
+    assert steps(tmp_path) == [3]
 
 
 @pytest.fixture

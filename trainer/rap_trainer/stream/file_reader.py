@@ -115,7 +115,7 @@ class FileReader:
             error = earlier
         self._backlog.end(error)
         if isinstance(error, Exception) and not isinstance(error, PeerLost):
-            with suppress(PeerLost):
+            with suppress(PeerLost, SourceError):  # then they see the connection close
                 self._tell(End(error=error))
 
     def _tell(self, value: Chunk | End) -> None:

@@ -23,6 +23,7 @@ from rap_trainer.host_sockets import admitted, knocked, opened
 from rap_trainer.stream.backlog import Chunk
 from rap_trainer.stream.chunk_message import End, Message, read
 from rap_trainer.stream.shared_blocks import BorrowedBlock, SharedBlocks
+from rap_trainer.stream.source import SourceError
 from rap_trainer.world import PeerLost, World
 
 LEAST_MAPPED_BYTES = 1 << 20
@@ -79,9 +80,15 @@ class ChunkSender:
                 raise ConnectionAbortedError("stopped")
 
     def send(self, value: Chunk | End) -> None:
-        """Gives every other rank the chunk; waits while one of them has no room. Raises PeerLost."""
+        """Gives every other rank the chunk; waits while one of them has no room. Raises PeerLost, SourceError."""
         message = Message.of(value)
-        block = self._blocks.lent(message.num_bytes)
+        try:
+            block = self._blocks.lent(message.num_bytes)
+        except OSError as error:
+            hint = "hint: the limits of memory, open files and file size (ulimit -a) bound what ranks of a node share"
+            raise SourceError(
+                f"no memory for {message.num_bytes} bytes of rows that the ranks of a node share: {error.strerror}; {hint}"
+            ) from error
         message.write(block.data)
         header = _HEADER.pack(message.num_bytes, message.num_parts)
         with _losing_a_peer("a rank of this node takes no rows any more"):
