@@ -99,6 +99,10 @@ boards: install ## Writes the chart's dashboards, and draws them for the docs fr
 	@PYTHONPATH=operator:charts $(RUN) python -m boards
 	@RAP_DRAW_BOARDS_INTO=docs/images $(PYTEST) tests/dashboards -q
 
+.PHONY: screenshots
+screenshots: install ## Pictures for the docs by headless Chromium, of what `make demo` and `make boards` left
+	@$(RUN) python tests/docs/screenshots.py
+
 .PHONY: bench
 bench: install ## Benchmarks that run on a CPU, one JSON line a result
 	@for program in file_bench ops_bench runtime_bench; do $(UV) run --no-sync --group bench python trainer/benchmarks/$$program.py; done

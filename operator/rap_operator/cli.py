@@ -25,12 +25,13 @@ from rap_operator.controller import Controller
 from rap_operator.exposition import Exposition
 from rap_operator.health import HealthServer, standing_still
 from rap_operator.lease import LeaseLock
+from rap_operator.pages import Fetch, http_fetch
 from rap_operator.policy import Limits
 from rap_operator.replanning import replanner
 from rap_operator.replanning.replanner import Replanner
 from rap_operator.replanning.searches import Limits as SearchLimits
 from rap_operator.replanning.sources import PodSource, PrometheusSource
-from rap_operator.scrape import Fetch, Scraper, http_fetch
+from rap_operator.scrape import Scraper
 from rap_operator.targets import targets
 
 LOG = logging.getLogger(__name__)

@@ -190,7 +190,7 @@ def _checkpoint_fresh(status: Status, sight: Sight) -> Said:
     if telemetry is None or telemetry.checkpoint_at_s is None:
         return Said("Unknown", _unknown(status, sight))
     limit_s = FRESH_INTERVALS * sight.policy.checkpoint_interval_s + FRESH_SLACK_S
-    if sight.now_s - telemetry.checkpoint_at_s <= limit_s:
+    if telemetry.known_until_s(sight.now_s) - telemetry.checkpoint_at_s <= limit_s:
         return Said("True", "Fresh")
     return Said("False", "Old", f"no checkpoint for more than {limit_s:.0f} s")
 

@@ -122,12 +122,13 @@ def _stalled(attempt: Attempt, sight: Sight) -> End | None:
     telemetry, stall_s = sight.observed.telemetry, sight.policy.stall_s
     if stall_s <= 0 or telemetry is None or telemetry.attempt != attempt.number or attempt.running_at is None:
         return None
+    known_s = telemetry.known_until_s(sight.now_s)
     running_s = sight.now_s - time_s(attempt.running_at)
-    still_s = min(sight.now_s - telemetry.progress_at_s, running_s)
+    still_s = min(known_s - telemetry.progress_at_s, running_s)
     message = f"no step for {stall_s:.0f} s"
     if telemetry.checkpoint_at_s is not None and still_s < stall_s:
         due_s = stall_s + sight.policy.checkpoint_interval_s
-        if min(sight.now_s - telemetry.checkpoint_at_s, running_s) < due_s:
+        if min(known_s - telemetry.checkpoint_at_s, running_s) < due_s:
             return None
         still_s, message = stall_s, f"no checkpoint for {due_s:.0f} s"
     if still_s < stall_s:

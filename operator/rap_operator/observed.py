@@ -77,6 +77,10 @@ class Telemetry:
     """A step was made while we looked."""
     seen_at_s: float = 0.0
     """When the metrics were last read."""
+    asked_at_s: float | None = None
+    """As of when no step is no step: the last answer, or the last but one of several questions without any; None: now."""
+    unanswered_at_s: float | None = None
+    """When it was last asked in vain, since the last answer."""
     step: float | None = None
     samples_per_second: float | None = None
     exposed_percent: float | None = None
@@ -85,6 +89,10 @@ class Telemetry:
     plan_hash: str = ""
     may_report: bool = False
     """The rare refresh of the summary in status is due."""
+
+    def known_until_s(self, now_s: float) -> float:
+        """Up to when something is known: with many jobs each is asked rarely, and nothing is known of the time since."""
+        return now_s if self.asked_at_s is None else self.asked_at_s
 
 
 @dataclass(frozen=True, kw_only=True)

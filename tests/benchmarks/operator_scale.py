@@ -30,10 +30,13 @@ from operator_world.on_server import install_crd, port_of, read_page
 from operator_world.world import rapjob
 from servers import kubernetes_cluster
 from servers.kube_api import KubeApi, KubeError, Object
+from servers.processes import free_port
 from servers.waiting import wait_until
 
 JOBS = "/apis/rap.dev/v1alpha1/namespaces/{}/rapjobs"
 ROOT = Path(__file__).resolve().parents[2]
+# Every job's spec is found stable 60 s after it runs, and first summaries take turns: that is written once.
+SETTLED_S = 75.0
 
 
 class Load(NamedTuple):
@@ -60,10 +63,11 @@ def _cpu_s(process: psutil.Process) -> float:
 class Bench:
     """A cluster, an operator process, and what is measured of them."""
 
-    def __init__(self, folder: Path, *, jobs: int, pods: int, is_kopf: bool = False) -> None:
+    def __init__(self, folder: Path, *, jobs: int, pods: int, is_kopf: bool = False, metrics_port: int = 0) -> None:
+        """`metrics_port`: of one server that answers as every rank; 0: jobs serve no metrics."""
         kubernetes_cluster.NODE_GRACE_S = 86_400  # the fake nodes do not report
         self.num_jobs, self.num_pods = jobs, pods
-        self.folder, self.is_kopf = folder, is_kopf
+        self.folder, self.is_kopf, self.metrics_port = folder, is_kopf, metrics_port
         self.cluster = kubernetes_cluster.KubernetesCluster(folder)
         self.cluster.start()
         install_crd(self.cluster)
@@ -74,17 +78,23 @@ class Bench:
         self.kubelet.start()
         self.pool = ThreadPoolExecutor(8)
         self.peak_rss_bytes = 0
+        self._pages: subprocess.Popen[bytes] | None = None
+        if metrics_port:
+            command = [sys.executable, "-m", "benchmarks.trainer_pages", str(metrics_port)]
+            self._pages = subprocess.Popen(command, env=self._environment())
         self._start_operator()
 
     def _start_operator(self) -> None:
         log = self.folder / "operator.log"
-        paths = [str(ROOT / "operator"), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]
-        environment = {**os.environ, "PYTHONPATH": ":".join(paths), "KUBECONFIG": str(self.cluster.kubeconfig)}
         with log.open("a") as output:
-            self.process = subprocess.Popen(self._command(), stderr=output, stdout=output, env=environment)
+            self.process = subprocess.Popen(self._command(), stderr=output, stdout=output, env=self._environment())
         self.operator = psutil.Process(self.process.pid)
         self.port = 0 if self.is_kopf else port_of(log)
         threading.Thread(target=self._watch_memory, daemon=True).start()
+
+    def _environment(self) -> dict[str, str]:
+        paths = [*(str(ROOT / name) for name in ("operator", "trainer", "tests")), os.environ.get("PYTHONPATH", "")]
+        return {**os.environ, "PYTHONPATH": ":".join(paths), "KUBECONFIG": str(self.cluster.kubeconfig)}
 
     def _command(self) -> list[str]:
         if self.is_kopf:
@@ -110,6 +120,8 @@ class Bench:
             time.sleep(0.5)
 
     def stop(self) -> None:
+        if self._pages is not None:
+            self._pages.kill()
         self.process.kill()
         self.kubelet.stop()
         self.cluster.stop()
@@ -175,7 +187,8 @@ class Bench:
         begun_s = time.monotonic()
 
         def make(index: int) -> None:
-            job = rapjob(trainer={"nodes": self.num_pods, "metricsPort": 0}, restartPolicy={"delaySeconds": 1})
+            trainer = {"nodes": self.num_pods, "metricsPort": self.metrics_port}
+            job = rapjob(trainer=trainer, restartPolicy={"delaySeconds": 1})
             job["metadata"] = {"name": f"job-{index}", "namespace": self.namespace}
             self.api.create(self.path, job)
 
@@ -194,15 +207,19 @@ class Bench:
         )
 
     def idle(self, seconds: float) -> None:
-        time.sleep(75)  # every job's spec is found stable 60 s after it runs: that is written once
-        before_s, before = self.cpu_s(), self.requests()
-        begun_s = time.monotonic()
-        time.sleep(seconds)
+        """Nothing happens; Prometheus' scrape of the operator, twice a minute, is this program's reading of its page."""
+        time.sleep(SETTLED_S)
+        self.passes()
+        before_s, begun_s, before = self.cpu_s(), time.monotonic(), self.requests()
+        while time.monotonic() - begun_s < seconds:
+            time.sleep(min(30.0, seconds))
+            after = self.requests()
         passed_s = time.monotonic() - begun_s
         self.say(
-            "idle",
-            requests_per_minute=(self.requests() - before) / passed_s * 60,
+            "idle, metrics read" if self.metrics_port else "idle",
+            requests_per_minute=(after - before) / passed_s * 60,
             cpu_percent=100 * (self.cpu_s().operator - before_s.operator) / passed_s,
+            **self.passes(),
         )
 
     def restart(self) -> None:
@@ -228,7 +245,7 @@ class Bench:
         self.api.patch(f"{self.path}/{name}", {"spec": {"stallSeconds": 61}})
         while self.api.get(f"{self.path}/{name}")["status"]["observedGeneration"] != 2:
             time.sleep(0.05)
-        self.say("operator killed and started: first reconcile", seconds=time.monotonic() - begun_s)
+        self.say("operator killed and started: a changed job's reconcile", seconds=time.monotonic() - begun_s)
 
     def delete(self) -> None:
         begun_s = time.monotonic()
@@ -254,9 +271,11 @@ def main() -> None:
     options.add_argument("--pods", type=int, default=8)
     options.add_argument("--idle-seconds", type=float, default=60)
     options.add_argument("--kopf", action="store_true", help="the comparison program; needs kopf on PYTHONPATH")
+    options.add_argument("--metrics", action="store_true", help="every rank serves metrics, which the operator reads")
     given = options.parse_args()
+    port = free_port() if given.metrics else 0
     with tempfile.TemporaryDirectory() as folder:
-        bench = Bench(Path(folder), jobs=given.jobs, pods=given.pods, is_kopf=given.kopf)
+        bench = Bench(Path(folder), jobs=given.jobs, pods=given.pods, is_kopf=given.kopf, metrics_port=port)
         try:
             bench.create()
             bench.idle(given.idle_seconds)

@@ -52,6 +52,7 @@ class Story:
         self._start()
         self._wait("the children to be adopted", lambda: self._attempt_state() == "Created")
         self._label_children()
+        self._leaves_its_queue()
         self._mends_what_others_change()
         self._resizes_past_a_pod_that_will_not_go()
         self._suspends_and_resumes()
@@ -95,11 +96,15 @@ class Story:
     # --- the story
 
     def _leave_children_of_an_operator_that_died(self) -> None:
-        """All children are there, without the label by which operators find theirs; the status says not yet."""
+        """All children are there, without the label by which operators find theirs; the status says not yet.
+
+        The Job waits for its queue, so it has no pods: with them it would count as deleted by hand.
+        """
         job = rapjob(restartPolicy={"delaySeconds": 0}, ttlSecondsAfterFinished=1)
+        job["metadata"]["labels"] = {naming.QUEUE_LABEL: "a-queue"}
         self.seen.create(job)
         before = self.seen.operate(limits=LIMITS)
-        self.seen.wait_phase("Running")
+        self._wait("the first attempt's Job", lambda: self._attempt_state() == "Created")
         before.stop()
         for path in self._child_paths():
             self.seen.api.patch(path, {"metadata": {"labels": {naming.LABEL_MANAGED_BY: None}}})
@@ -109,6 +114,13 @@ class Story:
     def _label_children(self) -> None:
         for path in self._child_paths():
             self.seen.api.patch(path, {"metadata": {"labels": {naming.LABEL_MANAGED_BY: naming.MANAGER}}})
+
+    def _leaves_its_queue(self) -> None:
+        self.seen.api.patch(f"{self.seen.path}/clicks", {"metadata": {"labels": {naming.QUEUE_LABEL: None}}})
+        *_, job = self._child_paths()
+        self.seen.api.patch(job, {"spec": {"suspend": False}})  # as the queue does
+        self._wait("the first attempt to run", lambda: self._phase() == "Running")
+        assert self.seen.attempt() == 1
 
     def _mends_what_others_change(self) -> None:
         service, budget, *_ = paths = self._child_paths()

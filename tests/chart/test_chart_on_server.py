@@ -14,7 +14,7 @@ from chart.strict_cluster import StrictCluster
 from node_agent.agent import NodeAgent
 from rap_contract.crd import NAME as CRD_NAME
 from rap_operator.naming import MANAGER
-from rap_operator.scrape import http_fetch
+from rap_operator.pages import http_fetch
 from servers.kube_api import KubeError
 from servers.waiting import wait_until
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 from operator_world.world import World
+from prometheus_client.parser import text_string_to_metric_families
 from rap_contract import metrics
 from rap_operator.exposition import Exposition
 from rap_operator.health import HealthServer, standing_still
@@ -75,6 +76,10 @@ def test_the_page_has_the_contracts_names_and_series_of_deleted_jobs_go(world: W
     assert "rap_operator_queue_retries_total 1.0" in page
     assert 'rap_operator_job_condition{namespace="jobs",rapjob="clicks",type="Running"} 1.0' in page
     assert 'rap_operator_api_requests_total{code="200",verb="patch"} 1.0' in page
+    families = {family.name: family for family in text_string_to_metric_families(page)}
+    for metric in (metrics.JOBS, metrics.JOB_CONDITION, metrics.WATCH_IDLE_SECONDS, metrics.QUEUE_DEPTH):
+        assert (families[metric.name].type, families[metric.name].documentation) == ("gauge", metric.help)
+        assert families[metric.name].samples
     world.delete()
     world.sync()
-    assert 'job="clicks"' not in exposition.page().decode()
+    assert 'rapjob="clicks"' not in exposition.page().decode()

@@ -200,6 +200,16 @@ def test_a_checkpoint_that_does_not_come_is_a_stall_too(world: World) -> None:
     assert world.status.restarts.by_reason == {"Stalled": 1}
 
 
+def test_a_job_that_is_asked_rarely_has_not_stalled_since_it_was_asked(world: World) -> None:
+    world.telemetry = telemetry(world, asked_at_s=world.cluster.now_s)
+    world.pass_time(7200, step_s=600)
+    assert (world.status.phase, world.attempt) == ("Running", 1)
+    assert world.condition("CheckpointFresh") == ("True", "Fresh")
+    world.telemetry = replace(world.telemetry, asked_at_s=world.cluster.now_s)
+    world.pass_time(2)
+    assert world.status.restarts.by_reason == {"Stalled": 1}
+
+
 def test_without_metrics_no_stall_is_claimed(world: World) -> None:
     world.pass_time(7200, step_s=600)
     assert world.attempt == 1

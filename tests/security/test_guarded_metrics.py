@@ -16,7 +16,7 @@ from rap_contract.guarded_http import Access, Page, PageServer
 from rap_contract.problem import InvalidDocument
 from rap_operator.cli import main as rap_operator
 from rap_operator.health import HealthServer
-from rap_operator.scrape import http_fetch
+from rap_operator.pages import http_fetch
 from rap_trainer.display.metric_store import MetricStore
 from rap_trainer.display.metrics_server import MetricsServer, access_of
 from servers.certificates import CertificateAuthority

@@ -1,16 +1,14 @@
-"""A rank's page of metrics as a `RankPage`. Prometheus' own parser reads the lines that matter; the rest is not looked at."""
+"""A rank's page of metrics as a `RankPage`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 
-from prometheus_client.parser import text_string_to_metric_families
 from rap_contract import metrics
 
+from rap_operator.pages import Sample, Samples
 from rap_operator.replanning.values import RankPage
 
-Labels = Mapping[str, str]
 NO_PLAN = "none"
 """How the trainer names its runtime's own default."""
 STEP_COUNT, STEP_SUM = f"{metrics.STEP_SECONDS.name}_count", f"{metrics.STEP_SECONDS.name}_sum"
@@ -35,20 +33,12 @@ WANTED = frozenset(
 """Names of the samples that are read."""
 
 
-@dataclass(frozen=True)
-class Sample:
-    """One number of a page."""
-
-    name: str
-    labels: Labels
-    value: float
+_SAMPLES = Samples(WANTED)
 
 
 def samples_of(text: str) -> list[Sample]:
-    """The wanted samples of a page in Prometheus' text format. Raises ValueError for lines that are not of it."""
-    lines = [line for line in text.splitlines() if _name(line) in WANTED]
-    families = text_string_to_metric_families("\n".join(lines) + "\n")
-    return [Sample(each.name, each.labels, each.value) for family in families for each in family.samples]
+    """The wanted samples of a page in Prometheus' text format. Raises ValueError for a value that is no number."""
+    return list(_SAMPLES.of(text))
 
 
 def rank_page(rank: int, samples: Iterable[Sample]) -> RankPage:
@@ -90,10 +80,6 @@ def rank_page(rank: int, samples: Iterable[Sample]) -> RankPage:
         capacity=each(metrics.WINDOW_CAPACITY_SECONDS.name, "window"),
         refused=None if refused is None else (refused.labels.get("plan", ""), refused.labels.get("reason", "")),
     )
-
-
-def _name(line: str) -> str:
-    return line.partition("{")[0].partition(" ")[0]
 
 
 def _whole(value: float | None) -> int | None:

@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rap_operator.cache import Key
 from rap_operator.replanning.jobs import JobRanks
@@ -18,7 +18,10 @@ from rap_operator.replanning.sources import Source
 from rap_operator.replanning.values import Reading
 
 CONCURRENCY = 8
-MAX_READS_PER_S = 50.0  # of ranks: about 0.6 ms of CPU each (measured: see docs/replanning.md)
+MAX_READS_PER_S = 18.0  # of ranks: 0.9 ms of CPU each (23 kB, measured 2026-11-30)
+# With many jobs fewer ranks of each are asked, at least the first: a longer round would be a hole in a window of 120 s.
+ROUND_S = 50.0
+MAX_TELLS_PER_S = 5.0  # passes cost CPU too
 MAX_READINGS = 400  # of a job
 PATIENCE = 8  # rounds at most that a job which does not answer is left out
 TELL_EVERY_S = 15.0  # a job's pass is worth making so often; its windows are longer
@@ -47,7 +50,7 @@ class Reader:
         self._pool = ThreadPoolExecutor(CONCURRENCY, thread_name_prefix="replan-read")
         self._lock = threading.Lock()
         self._known: dict[str, _Known] = {}
-        self.tell_every_s = TELL_EVERY_S
+        self.tell_every_s = self._news_every_s = TELL_EVERY_S
 
     def run(self, stopping: threading.Event, *, interval_s: float) -> None:
         """Reads all jobs again and again."""
@@ -60,6 +63,9 @@ class Reader:
     def read_all(self) -> int:
         """One round; gives the number of ranks that were asked. Jobs that no longer run are forgotten."""
         jobs = list(self._jobs())
+        most = max(int(MAX_READS_PER_S * ROUND_S / max(len(jobs), 1)), 1)
+        jobs = [job if len(job.ranks) <= most else replace(job, ranks=job.ranks[:most]) for job in jobs]
+        self._news_every_s = max(self.tell_every_s, len(jobs) / MAX_TELLS_PER_S)
         uids = {job.uid for job in jobs}
         with self._lock:
             for uid in self._known.keys() - uids:
@@ -90,7 +96,7 @@ class Reader:
             known.readings.append(reading)
             known.silent = 0 if reading.pages else known.silent + 1
             known.skip = min(2 ** min(known.silent - 1, 8) - 1, PATIENCE) if known.silent else 0
-            is_news = now_s - known.told_s >= self.tell_every_s or bool(reading.error)
+            is_news = now_s - known.told_s >= self._news_every_s or bool(reading.error)
             known.told_s = now_s if is_news else known.told_s
         if is_news:
             self._on_news(job.key)

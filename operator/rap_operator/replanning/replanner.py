@@ -14,6 +14,7 @@ from rap_operator.apply import NotGone
 from rap_operator.cache import Cache, Key
 from rap_operator.decision import Replan
 from rap_operator.observed import Subject
+from rap_operator.pages import Fetch
 from rap_operator.replanning import plan_config
 from rap_operator.replanning.jobs import JobRanks, ranks_of, replannable
 from rap_operator.replanning.reader import Reader
@@ -21,7 +22,6 @@ from rap_operator.replanning.searches import Limits, Searches
 from rap_operator.replanning.sources import Source
 from rap_operator.replanning.values import Ask, Forget, Proposal, PutInForce, Seen, Store, Take
 from rap_operator.resources import CONFIG_MAPS
-from rap_operator.scrape import Fetch
 
 LOG = logging.getLogger(__name__)
 GRANT_S = 30.0  # a place that was taken and never shows in a status is free again

@@ -14,11 +14,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-import urllib3
-
 from rap_operator.cache import Key
+from rap_operator.pages import Fetch
 from rap_operator.replanning.values import Proposal
-from rap_operator.scrape import Fetch
 
 LOG = logging.getLogger(__name__)
 MAX_WAITING = 10_000
@@ -101,7 +99,7 @@ class Searches:
                 search = self._by_uid[uid]
             try:
                 done = _done(search, process.answer(self._fetch(search.url)))
-            except (OSError, ValueError, urllib3.exceptions.HTTPError) as error:
+            except (OSError, ValueError) as error:
                 LOG.info("%s/%s: no plan was searched: %s", *search.key, error)
                 done = _failed(search, f"{type(error).__name__}: {error}")
             with self._lock:

@@ -9,13 +9,12 @@ from collections.abc import Callable
 from typing import Any, Protocol
 from urllib.parse import urlencode
 
-import urllib3
 from rap_contract import metrics
 
+from rap_operator.pages import Fetch, Sample
 from rap_operator.replanning.jobs import JobRanks
-from rap_operator.replanning.page import WANTED, Sample, rank_page, samples_of
+from rap_operator.replanning.page import WANTED, rank_page, samples_of
 from rap_operator.replanning.values import RankPage, Reading
-from rap_operator.scrape import Fetch
 
 MAX_AGE_S = 60.0
 """Of a Prometheus' newest sample: twice its usual interval."""
@@ -40,7 +39,7 @@ class PodSource:
         for rank in job.ranks:
             try:
                 pages.append(rank_page(rank.rank, samples_of(self._fetch(rank.url))))
-            except (OSError, ValueError, urllib3.exceptions.HTTPError) as reason:
+            except (OSError, ValueError) as reason:
                 error = f"rank {rank.rank} ({rank.pod}): {_short(reason)}"
                 break  # one that is missing makes the reading useless; a hanging job must not hold the others up
         return Reading(at_s=self._clock(), pages=tuple(pages), num_asked=len(job.ranks), error=error)
@@ -66,7 +65,7 @@ class PrometheusSource:
             if not isinstance(answer, dict) or answer.get("status") != "success":
                 raise ValueError(f"Prometheus answers {str(answer)[:200]}")
             pages = self._pages(job, answer["data"]["result"])
-        except (OSError, ValueError, KeyError, TypeError, urllib3.exceptions.HTTPError) as reason:
+        except (OSError, ValueError, KeyError, TypeError) as reason:
             return Reading(at_s=self._clock(), num_asked=len(job.ranks), error=f"Prometheus: {_short(reason)}")
         missing = len(job.ranks) - len(pages)
         error = f"Prometheus has no fresh samples of {missing} ranks" if missing else ""
