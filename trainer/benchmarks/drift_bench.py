@@ -12,35 +12,26 @@ and of uniform schedules, for each length and beside the neighbour; the oracle t
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
-import subprocess
-import sys
 import time
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from drift_operator import POLICY, Operator  # type: ignore[import-not-found]  # beside this file
 from planning_bench import emit, lap, subject_of  # type: ignore[import-not-found]  # beside this file
-from rap_contract.operations import Replanning
 from rap_contract.plan import Plan
-from rap_contract.profile import GroupWorkload, Profile, Workload
-from rap_contract.status import Replans
+from rap_contract.profile import GroupWorkload, Workload
 from rap_contract.windows import PLACES
-from rap_operator.replanning.decide import decide_replanning
-from rap_operator.replanning.values import Ask, Forget, Proposal, PutInForce, RankPage, Reading, Seen, Store
-from rap_planner.correct import corrected
+from rap_operator.replanning.values import RankPage, Reading
 from rap_planner.cost import Costs
 from rap_planner.enumerate import Enumerator
 from rap_planner.explain import plan_of
-from rap_planner.loads import Estimator
 from rap_planner.search import Planner
-from rap_planner.task import Task
-from rap_planner.task_json import task_document
 from rap_trainer.batch import RawBatch
 from rap_trainer.bench.subject import Subject, make_model
 from rap_trainer.captured.runtime import CapturedRuntime
@@ -55,14 +46,6 @@ LENGTHS = (20.0, 30.0, 40.0, 50.0, 60.0)
 FLAT_S, RAMP_S, HOLD_S, BESIDE_S = 60.0, 300.0, 240.0, 300.0
 """The drift: lists as planned for, growing threefold, three times as long, and so beside a neighbour."""
 CHUNK_S = 0.2
-POLICY = Replanning(
-    window_seconds=30,
-    stabilization_seconds=10,
-    hold_seconds=10,
-    min_interval_seconds=60,
-    threshold=0.01,
-    price_seconds=0.1,
-)
 UNIFORM = (
     ("inline", None),
     ("emb_fwd", None),
@@ -73,7 +56,6 @@ UNIFORM = (
 )
 NEIGHBOUR = 4096
 """Side of the matrices somebody else multiplies: more than an H200's SMs."""
-MEMORY_BYTES = 4 << 30
 
 
 @dataclass
@@ -130,123 +112,6 @@ class Bench:
         return float(took)
 
 
-@dataclass
-class Operator:
-    """The operator's part on the first rank, in memory."""
-
-    job: Any
-    profile: Profile
-    plan: Plan
-    owners: dict[str, int]
-    state: Replans = field(default_factory=Replans)
-    readings: deque[Reading] = field(default_factory=lambda: deque(maxlen=64))
-    proposal: Proposal | None = None
-    search: Future[str] | None = None
-    plans: dict[str, Plan] = field(default_factory=dict)
-    stored: set[str] = field(default_factory=set)
-    in_force: str = ""
-    said: list[dict[str, Any]] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        command = [sys.executable, "-m", "rap_operator.replanning.worker", "--memory-bytes", str(MEMORY_BYTES)]
-        self._worker = subprocess.Popen(
-            [*command, "--deadline-seconds", "5"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        self._thread = ThreadPoolExecutor(1)
-        self.plans[self.plan.hash] = self.plan
-
-    def task(self, length: float, profile: Profile) -> Task:
-        workload = Workload(default=GroupWorkload(mean_list_length=length))
-        return task_for(self.job, profile, workload=workload, owners=self.owners)
-
-    def predicted(self, length: float) -> float:
-        """The step of the plan in force for these lists, by the profile as it is."""
-        slots = tuple((placed.window, placed.programs) for placed in self.plan.schedule)
-        return Estimator(Costs(self.profile), self.task(length, self.profile)).step_seconds(frozenset(), slots)
-
-    def look(self, now_s: float, length: float, measured_s: float) -> str:
-        """Passes until nothing more is to be done; gives the plan to hand to the ranks, or nothing."""
-        if self.search is not None and self.search.done():
-            found = json.loads(self.search.result())
-            self.search = None
-            self._take(found)
-        for _ in range(6):
-            seen = Seen(
-                attempt=1,
-                is_running=True,
-                running_s=now_s,
-                num_ranks=self.plan.num_ranks,
-                now_s=now_s,
-                readings=tuple(self.readings),
-                in_force=self.in_force,
-                stored=frozenset(self.stored),
-                proposal=self.proposal,
-            )
-            verdict = decide_replanning(POLICY, self.state, seen, now_s)
-            self.state = verdict.state
-            record = verdict.record
-            if record is not None and (record.outcome != "None" or record.reason != "Steady"):
-                self.said.append({"at_s": round(now_s), "outcome": record.outcome, "reason": record.reason})
-            for act in verdict.acts:
-                match act:
-                    case Ask():
-                        if self.search is None:
-                            self.search = self._thread.submit(self._ask, self._page(length, measured_s))
-                            self.proposal = Proposal(request=act.request, state="Running")
-                    case Store():
-                        self.stored |= set(act.keep)
-                    case PutInForce():
-                        self.in_force = act.plan
-                        return act.plan
-                    case Forget():
-                        self.proposal = None
-            if not verdict.acts:
-                break
-        return ""
-
-    def _page(self, length: float, measured_s: float) -> str:
-        ratio = measured_s / self.predicted(length)
-        profile = corrected(self.profile, training=ratio, preprocessing=ratio)
-        content = {
-            "profile": profile.model_dump(mode="json", by_alias=True),
-            "task": task_document(self.task(length, profile)),
-            "plan": json.loads(self.plan.to_json()),
-            "defaultWindow": "output_dist",
-            "corrected": True,
-        }
-        return json.dumps(content)
-
-    def _ask(self, page: str) -> str:
-        assert self._worker.stdin is not None
-        assert self._worker.stdout is not None
-        self._worker.stdin.write(page + "\n")
-        self._worker.stdin.flush()
-        return self._worker.stdout.readline()
-
-    def _take(self, found: dict[str, Any]) -> None:
-        assert self.proposal is not None
-        if "error" in found:
-            self.proposal = replace(self.proposal, state="Failed", message=found["error"])
-            return
-        for name in ("plan", "fallbackPlan"):
-            plan = Plan.from_json(found[name])
-            self.plans[plan.hash] = plan
-        self.proposal = replace(
-            self.proposal,
-            state="Done",
-            plan=found["hash"],
-            shape=found["shape"],
-            before=found["before"],
-            fallback=found["fallback"],
-            before_seconds=found["beforeSeconds"],
-            after_seconds=found["afterSeconds"],
-            corrected=True,
-        )
-
-    def close(self) -> None:
-        self._worker.kill()
-
-
 class Run:
     """The drift, from begin to end, on one rank."""
 
@@ -295,19 +160,20 @@ class Run:
         operator.plan = plan
         self._ratios.append(step_s / operator.predicted(length))
         costs = Costs(operator.profile)
-        common = {
-            "attempt": 1,
-            "world_size": self.world.size,
-            "plan": plan.hash,
-            "steps": self._steps,
-            "step_seconds": self._seconds,
-            "exposed_seconds": 0.0,
-            "stall_seconds": sum(self.stalls),
-            "lists": {"lists": length},
-            "capacity": {name: costs.capacity_seconds(name) for name in PLACES},
-        }
         pages = tuple(
-            RankPage(rank=rank, predicted_seconds=plan.prediction.step_seconds if rank == 0 else None, **common)
+            RankPage(
+                rank=rank,
+                attempt=1,
+                world_size=self.world.size,
+                plan=plan.hash,
+                steps=self._steps,
+                step_seconds=self._seconds,
+                exposed_seconds=0.0,
+                stall_seconds=sum(self.stalls),
+                predicted_seconds=plan.prediction.step_seconds if rank == 0 else None,
+                lists={"lists": length},
+                capacity={name: costs.capacity_seconds(name) for name in PLACES},
+            )
             for rank in range(self.world.size)
         )
         operator.readings.append(Reading(at_s=now_s, pages=pages, num_asked=len(pages)))
