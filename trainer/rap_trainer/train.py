@@ -12,7 +12,7 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import torch
@@ -49,6 +49,7 @@ from rap_trainer.step.loop import Ending, Loop, Tools, exit_code_of
 from rap_trainer.step.loss_watch import LossWatch
 from rap_trainer.step.meters import Meters
 from rap_trainer.step.reports import Reports
+from rap_trainer.step.runtime import Runtime
 from rap_trainer.step.saving import Saving
 from rap_trainer.step.shown import Shown
 from rap_trainer.step.signals import StopRequest
@@ -115,70 +116,78 @@ def _attempt(
     pages: dict[str, Callable[[], bytes]],
 ) -> Ending:
     spec, root, identity = job.spec, Path(job.spec.checkpoint.path), JobIdentity.of(job)
-    claim = _own_directory(root, identity, world)
-    found = find(root, identity, world)
+    claim, found = _own_directory(root, identity, world), find(root, identity, world)
     graph = _graph(spec)
     model = shard_model(build_model(spec, embedding_bag_collection(graph), num_dense=graph.dense_width), spec, world)
     evaluator = Evaluator(spec.evaluation, world.device)
-    writer = CheckpointWriter(root, identity=identity, world=world, claim=claim, keep=spec.checkpoint.keep)
-    publisher = None
-    if spec.publish is not None and world.rank == 0:
-        publisher = Publisher(job, spec.publish, store, tell=shown.told("publish", world))
-    saving = Saving(
-        root, identity=identity, world=world, model=model, evaluator=evaluator, writer=writer, publisher=publisher
-    )
-    step, rows, positions = _resume(found, saving, spec, world)
-    source = _open_source(spec, world, positions)
-    try:
-        plan = given_plan(os.environ)
-        runtime, runtime_name = choose_runtime(spec, graph, model, evaluator, world, plan=plan)
+    with ExitStack() as ending:
+        saving = Saving(
+            root,
+            identity=identity,
+            world=world,
+            model=model,
+            evaluator=evaluator,
+            writer=CheckpointWriter(root, identity=identity, world=world, claim=claim, keep=spec.checkpoint.keep),
+            publisher=_publisher(job, world, shown, store, ending),
+        )
+        step, rows, positions = _resume(found, saving, spec, world)
+        source = _open_source(spec, world, positions)
+        ending.callback(_close, source)
+        runtime, runtime_name = choose_runtime(spec, graph, model, evaluator, world, plan=given_plan(os.environ))
         switcher = Switcher.watching_environment(os.environ, runtime, store, tell=shown.told("replan", world))
+        ending.callback(switcher.close)
         profile = ProfileInForce(job, os.environ, store)
         if world.rank == 0:
+            window, owners = default_window(runtime_name, world), owners_of(model.plan)
             pages[PLANNING_PATH] = PlanningPage(
-                job,
-                store,
-                runtime,
-                profile=profile,
-                owners=owners_of(model.plan),
-                default_window=default_window(runtime_name, world),
+                job, store, runtime, profile=profile, owners=owners, default_window=window
             )
+            ending.callback(pages.pop, PLANNING_PATH, None)
             profile.show()
-        watch, meters = LossWatch(world.device), Meters(store, spec.features)
-        meters.compare(lambda: runtime.plan)
+        watch, meters = LossWatch(world.device), _meters(store, spec, runtime, found)
+        reports = Reports(spec.evaluation, world, evaluator=evaluator, timer=runtime.timer, watch=watch, meters=meters)
+        measure = measure_again(runtime, runtime_name, world)
         tools = Tools(
             world=world,
             source=source,
             runtime=runtime,
             saving=saving,
             watch=watch,
-            reports=Reports(
-                spec.evaluation, world, evaluator=evaluator, timer=runtime.timer, watch=watch, meters=meters
-            ),
+            reports=reports,
             stop=stop,
             display=shown.display,
             meters=meters,
             attempt=claim.attempt,
             ledger=_ledger(world, claim.attempt, step, positions),
             switcher=switcher,
-            remeasuring=Remeasuring(
-                spec.replanning, store, profile, measure=measure_again(runtime, runtime_name, world), world=world
-            ),
+            remeasuring=Remeasuring(spec.replanning, store, profile, measure=measure, world=world),
         )
-        passed_over = () if found is None else found.passed_over
-        meters.fallbacks(len(passed_over))
         loop = Loop(spec, tools, step=step, rows=rows)
-        shown.start(_run(job, world, claim.attempt, step, runtime_name), loop, passed_over)
-        try:
-            return loop.run()
-        finally:
-            pages.pop(PLANNING_PATH, None)
-            switcher.close()
-            if publisher is not None:
-                publisher.close()
-    finally:
-        with suppress(Exception):  # the run's own error matters more
-            source.close()
+        shown.start(
+            _run(job, world, claim.attempt, step, runtime_name), loop, () if found is None else found.passed_over
+        )
+        return loop.run()
+
+
+def _publisher(job: RAPJob, world: World, shown: Shown, store: MetricStore, ending: ExitStack) -> Publisher | None:
+    """On the first rank, if the job publishes; closed with the attempt."""
+    if job.spec.publish is None or world.rank != 0:
+        return None
+    publisher = Publisher(job, job.spec.publish, store, tell=shown.told("publish", world))
+    ending.callback(publisher.close)
+    return publisher
+
+
+def _meters(store: MetricStore, spec: RAPJobSpec, runtime: Runtime, found: Found | None) -> Meters:
+    meters = Meters(store, spec.features)
+    meters.compare(lambda: runtime.plan)
+    meters.fallbacks(0 if found is None else len(found.passed_over))
+    return meters
+
+
+def _close(source: Source) -> None:
+    with suppress(Exception):  # the run's own error matters more
+        source.close()
 
 
 def _own_directory(root: Path, identity: JobIdentity, world: World) -> Claim:
