@@ -78,13 +78,16 @@ def _stat(panel: Panel, lines: Sequence[Line], width: float, height: float) -> s
 
 
 def _bars(panel: Panel, lines: Sequence[Line], width: float, height: float) -> str:
-    shown = [line for line in lines if line.latest is not None][: int((height - 34) // 24)]
+    found = [line for line in lines if line.latest is not None]
+    named = [line for line in found if line.name.strip(" /:")]  # a query's zero for want of any series has no name
+    shown = (named or [Line("none", line.points) for line in found])[: int((height - 34) // 24)]
     largest = max((line.latest or 0.0 for line in shown), default=0.0) or 1.0
     parts = []
     for place, line in enumerate(shown):
         value, top = line.latest or 0.0, 34 + 24 * place
         length = max(value / largest, 0.0) * (width * 0.38)
-        parts.append(_text(width * 0.46, top + 13, line.name, size=11, anchor="end", color="#ccccdc"))
+        name = _fitted(line.name, width * 0.45, size=11)
+        parts.append(_text(width * 0.46, top + 13, name, size=11, anchor="end", color="#ccccdc"))
         parts.append(f'<rect x="{width * 0.48:.1f}" y="{top}" width="{length:.1f}" height="16" fill="{_COLORS[0]}"/>')
         parts.append(_text(width * 0.49 + length, top + 13, _quantity(value, panel.unit), size=11))
     return "".join(parts)
@@ -119,7 +122,8 @@ def _chart(panel: Panel, lines: Sequence[Line], width: float, height: float) -> 
         parts.append(f'<polyline points="{path}" fill="none" stroke="{color}" stroke-width="1.6"/>')
         if x < right - 30:
             parts.append(f'<rect x="{x:.0f}" y="{height - 20}" width="10" height="3" fill="{color}"/>')
-            parts.append(_text(x + 14, height - 14, line.name, size=10, color="#ccccdc"))
+            name = _fitted(line.name, right - x - 14, size=10)
+            parts.append(_text(x + 14, height - 14, name, size=10, color="#ccccdc"))
             x += 26 + 6 * len(line.name)
     return "".join(parts)
 
@@ -163,6 +167,12 @@ def _quantity(value: float, unit: Unit) -> str:
     scale, name = next(((scale, name) for scale, name in _UNITS.get(unit, _PLAIN) if abs(value) >= scale), (1.0, ""))
     space = " " if unit in _UNITS else ""
     return f"{value / scale:.3g}{space}{name}{_SUFFIX.get(unit, '')}"
+
+
+def _fitted(text: str, room: float, *, size: int) -> str:
+    """As much of a text's end as fits into so many pixels."""
+    most = max(int(room / (0.6 * size)), 1)
+    return text if len(text) <= most else f"…{text[len(text) - most + 1 :]}"
 
 
 def _text(

@@ -61,19 +61,26 @@ class Cache:
         self._views: dict[str, dict[Key, View]] = {}
         self._by_job: dict[tuple[str, str], dict[Key, View]] = {}
         self._keys: dict[str, Key] = {}
-        self._gone: OrderedDict[str, None] = OrderedDict()
+        self._gone: OrderedDict[str, str] = OrderedDict()
+        """By UID, as of which version of its kind an object was gone, or no longer had our label."""
 
-    def replace(self, resource: Resource, namespace: str | None, views: Iterable[View]) -> None:
-        """A list's result: what is not in it is gone."""
+    def replace(self, resource: Resource, namespace: str | None, views: Iterable[View], *, version: str) -> None:
+        """A list's result as of a version: what is not in it is gone, unless it is younger."""
         with self._lock:
             seen = set()
             for view in views:
                 seen.add(_key(view))
                 self._put(resource, view)
             known = self._views.get(resource.kind, {})
-            gone = [view for key, view in known.items() if key not in seen and namespace in (None, key[0])]
+            gone = [
+                view
+                for key, view in known.items()
+                if key not in seen
+                and namespace in (None, key[0])
+                and not _is_newer(view.meta.resource_version, version)
+            ]
             for view in gone:
-                self._drop(resource, view.meta)
+                self._drop(resource, view.meta, version=version)
 
     def put(self, resource: Resource, item: Mapping[str, Any]) -> None:
         """An object as the server has it; ignored if a newer one is known or it is gone."""
@@ -83,8 +90,9 @@ class Cache:
 
     def remove(self, resource: Resource, item: Mapping[str, Any]) -> None:
         """An object that is gone."""
+        meta = meta_of(item)
         with self._lock:
-            self._drop(resource, meta_of(item))
+            self._drop(resource, meta, version=meta.resource_version)
 
     def rapjob(self, key: Key) -> RapJobView | None:
         """A RAPJob by namespace and name."""
@@ -122,14 +130,20 @@ class Cache:
 
     def _put(self, resource: Resource, view: View) -> None:
         key, meta = _key(view), view.meta
-        if meta.uid in self._gone:
+        gone = self._gone.get(meta.uid)
+        if gone is not None and not _is_newer(meta.resource_version, gone):
             return
+        self._gone.pop(meta.uid, None)  # its label was taken away and put back
         views = self._views.setdefault(resource.kind, {})
         known = views.get(key)
-        if known is not None and known.meta.uid == meta.uid and not _is_newer(meta, known.meta):
+        if (
+            known is not None
+            and known.meta.uid == meta.uid
+            and not _is_newer(meta.resource_version, known.meta.resource_version)
+        ):
             return
         if known is not None and known.meta.uid != meta.uid:
-            self._drop(resource, known.meta)
+            self._drop(resource, known.meta, version=meta.resource_version)
         views[key] = view
         if resource is RAPJOBS:
             self._keys[meta.uid] = key
@@ -137,8 +151,8 @@ class Cache:
             self._by_job.setdefault((resource.kind, meta.job_uid), {})[key] = view
         self._tell(resource, meta)
 
-    def _drop(self, resource: Resource, meta: Meta) -> None:
-        self._gone[meta.uid] = None
+    def _drop(self, resource: Resource, meta: Meta, *, version: str) -> None:
+        self._gone[meta.uid] = version
         if len(self._gone) > MAX_TOMBSTONES:
             self._gone.popitem(last=False)
         key = (meta.namespace, meta.name)
@@ -167,11 +181,9 @@ def _key(view: View) -> Key:
     return view.meta.namespace, view.meta.name
 
 
-def _is_newer(new: Meta, old: Meta) -> bool:
+def _is_newer(new: str, old: str) -> bool:
     """Resource versions of one kind are ordered numbers (guaranteed since Kubernetes 1.35, true before)."""
-    if new.resource_version.isdigit() and old.resource_version.isdigit():
-        return int(new.resource_version) > int(old.resource_version)
-    return new.resource_version != old.resource_version
+    return int(new) > int(old) if new.isdigit() and old.isdigit() else new != old
 
 
 __all__ = ["Cache", "Key", "RapJobView", "View", "view_of"]

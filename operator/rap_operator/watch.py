@@ -116,9 +116,9 @@ class Reflector:
             if not rest:
                 break
             query["continue"] = rest
-        self._cache.replace(self.resource, self.namespace, views)
-        self.is_synced.set()
         version: str = page["metadata"]["resourceVersion"]
+        self._cache.replace(self.resource, self.namespace, views, version=version)
+        self.is_synced.set()
         return version
 
     def _watch(self, version: str) -> str:

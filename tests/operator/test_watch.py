@@ -11,7 +11,7 @@ from operator_world.fake_cluster import FakeCluster
 from operator_world.world import rapjob
 from rap_operator.api import ApiError, ApiUnavailable
 from rap_operator.cache import Cache
-from rap_operator.resources import PODS, RAPJOBS, Resource
+from rap_operator.resources import CONFIG_MAPS, PODS, RAPJOBS, Resource
 from rap_operator.watch import Reflector, Timing
 
 FAST = Timing(min_backoff_s=0.001, max_backoff_s=0.01)
@@ -143,6 +143,44 @@ def test_old_events_and_late_answers_do_not_undo_newer_ones() -> None:
     cache.remove(RAPJOBS, new)
     cache.put(RAPJOBS, new)  # an answer to a patch, read after the deletion
     assert cache.rapjob(("jobs", "clicks")) is None
+
+
+def test_a_child_whose_label_was_taken_away_and_put_back_is_seen_again() -> None:
+    cache = Cache(lambda key: None)
+
+    def config(version: int) -> dict[str, Any]:
+        labels = {"rap.dev/job-uid": "u"}
+        return {
+            "metadata": {
+                "name": "c",
+                "namespace": "jobs",
+                "uid": "1",
+                "labels": labels,
+                "resourceVersion": str(version),
+            }
+        }
+
+    cache.put(CONFIG_MAPS, config(9))
+    cache.remove(CONFIG_MAPS, config(10))  # what a watch with a selector says of it
+    cache.put(CONFIG_MAPS, config(10))
+    assert cache.support(CONFIG_MAPS, "u") == {}
+    cache.put(CONFIG_MAPS, config(11))
+    assert list(cache.support(CONFIG_MAPS, "u")) == ["c"]
+
+
+def test_a_list_does_not_remove_what_was_made_after_it() -> None:
+    api = FakeCluster()
+    cache = Cache(lambda key: None)
+    before = api.create(RAPJOBS, "jobs", rapjob())
+    cache.put(RAPJOBS, before)
+    version = before["metadata"]["resourceVersion"]
+    job = rapjob()
+    job["metadata"]["name"] = "later"
+    cache.put(RAPJOBS, api.create(RAPJOBS, "jobs", job))
+    cache.replace(RAPJOBS, None, [], version=version)
+    assert names(cache) == ["later"]
+    cache.put(RAPJOBS, before)
+    assert names(cache) == ["later"]
 
 
 def test_a_job_created_again_under_its_name_is_another_job() -> None:
