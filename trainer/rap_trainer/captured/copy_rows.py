@@ -6,31 +6,30 @@ torch copies a matrix with gaps between its rows through memory of its own, wait
 from __future__ import annotations
 
 import ctypes
-from typing import NamedTuple
+from collections.abc import Callable
 
 import torch
 
-
-class Rows(NamedTuple):
-    """Where the rows of a matrix lie."""
-
-    address: int
-    pitch: int
-    """Bytes from one row to the next."""
+RowCopy = Callable[[int, int, int, int, int, int], None]
+"""(target, its pitch, source, its pitch, bytes of a row, rows): addresses, and bytes from one row to the next."""
 
 
-def copy_rows(target: Rows, source: Rows, *, num_bytes: int, num_rows: int, on_device: bool) -> None:
-    """The first `num_bytes` of each row, on the current stream. Raises RuntimeError."""
+def row_copies(*, on_device: bool) -> RowCopy:
+    """What copies to the device on the stream that is current now. It raises RuntimeError."""
     if not on_device:
-        for row in range(num_rows):
-            ctypes.memmove(target.address + row * target.pitch, source.address + row * source.pitch, num_bytes)
-        return
+        return _copy_on_cpu
     from cuda.bindings import runtime  # type: ignore[import-untyped]  # it ships no types
 
-    kind = runtime.cudaMemcpyKind.cudaMemcpyHostToDevice
-    stream = torch.cuda.current_stream().cuda_stream
-    (error,) = runtime.cudaMemcpy2DAsync(
-        target.address, target.pitch, source.address, source.pitch, num_bytes, num_rows, kind, stream
-    )
-    if int(error) != 0:
-        raise RuntimeError(f"a copy to the device failed: {error}")
+    kind, stream = runtime.cudaMemcpyKind.cudaMemcpyHostToDevice, torch.cuda.current_stream().cuda_stream
+
+    def copy(target: int, pitch: int, source: int, source_pitch: int, num_bytes: int, num_rows: int) -> None:
+        (error,) = runtime.cudaMemcpy2DAsync(target, pitch, source, source_pitch, num_bytes, num_rows, kind, stream)
+        if error:
+            raise RuntimeError(f"a copy to the device failed: {error}")
+
+    return copy
+
+
+def _copy_on_cpu(target: int, pitch: int, source: int, source_pitch: int, num_bytes: int, num_rows: int) -> None:
+    for row in range(num_rows):
+        ctypes.memmove(target + row * pitch, source + row * source_pitch, num_bytes)

@@ -22,7 +22,7 @@ import numpy.typing as npt
 import torch
 
 from rap_trainer.batch import Block, Column, RawBatch
-from rap_trainer.captured.copy_rows import Rows, copy_rows
+from rap_trainer.captured.copy_rows import row_copies
 from rap_trainer.captured.raw_layout import HEADER_BYTES, RawLayout, Run
 
 Array = npt.NDArray[Any]
@@ -49,6 +49,7 @@ class _Move(NamedTuple):
     """Bytes from the buffer's beginning to the first of them."""
     pitch: int
     """Bytes from one to the next."""
+    itemsize: int
     block: int
     rows: slice
     """Of the block."""
@@ -73,6 +74,8 @@ class RawBuffer:
     def __init__(self, layout: RawLayout, device: torch.device, *, pinned: bool = False) -> None:
         self.layout = layout
         self.bytes = torch.zeros(layout.num_bytes, dtype=torch.uint8, device=device, pin_memory=pinned)
+        self.header = self.bytes[:HEADER_BYTES]
+        """num_rows and scale together, bytes."""
         self._moving = self.bytes[: layout.moving_bytes]
         self._parts = {(part.column, part.field): part.view(self.bytes) for part in layout.parts}
         self._places = {
@@ -121,27 +124,17 @@ class RawBuffer:
         """Copies a batch that it takes, on the current stream; its memory must stay until that is done. `host` lends its header."""
         host._set_header(raw)
         self.header.copy_(host.header, non_blocking=True)
-        route, start, rows = host._route(raw.blocks), self.bytes.data_ptr(), raw.num_rows
+        route, start, copy = host._route(raw.blocks), self.bytes.data_ptr(), row_copies(on_device=self.bytes.is_cuda)
         for move in route.moves:
-            source_CB = raw.blocks[move.block].data_CB[move.rows]
-            size = source_CB.element_size()
-            copy_rows(
-                Rows(start + move.start, move.pitch),
-                Rows(source_CB.data_ptr(), source_CB.stride(0) * size),
-                num_bytes=rows * size,
-                num_rows=len(source_CB),
-                on_device=self.bytes.is_cuda,
-            )
+            data_CB, first, last = raw.blocks[move.block].data_CB, move.rows.start, move.rows.stop
+            pitch = data_CB.stride(0) * move.itemsize
+            size = raw.num_rows * move.itemsize
+            copy(start + move.start, move.pitch, data_CB.data_ptr() + first * pitch, pitch, size, last - first)
         self._with_nulls |= route.nulls
 
     def _set_header(self, raw: RawBatch) -> None:
         self.part("", "num_rows").fill_(raw.num_rows)
         self.part("", "scale").fill_(1.0 / max(raw.global_rows, 1))
-
-    @property
-    def header(self) -> torch.Tensor:
-        """num_rows and scale together, bytes."""
-        return self.bytes[:HEADER_BYTES]
 
     def batch(self) -> RawBatch:
         """The buffer as a batch of `batch_size` rows: what kernels are bound to."""
@@ -212,6 +205,7 @@ class RawBuffer:
                         target_CN=self._views[run][first : first + stop - start].numpy(),
                         start=run.start + first * run.pitch,
                         pitch=run.pitch,
+                        itemsize=run.dtype.itemsize,
                         block=number,
                         rows=slice(start, stop),
                     )
