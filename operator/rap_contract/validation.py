@@ -25,8 +25,8 @@ def check_job(document: object) -> RAPJob:
     if not isinstance(document, Mapping):
         hint = f"start with `apiVersion: {API_VERSION}` and `kind: RAPJob`"
         raise InvalidDocument([Problem(path=(), message="a RAPJob is a mapping", hint=hint, value=_shown(document))])
-    try:
-        job = RAPJob.model_validate(document, by_alias=True, by_name=False)  # as the API server, which knows aliases only
+    try:  # by the keys that the API server knows, and no others
+        job = RAPJob.model_validate(document, by_alias=True, by_name=False)
     except ValidationError as error:
         raise InvalidDocument(_of_shape(error, document)) from None
     problems = _of_relations(job.spec)
