@@ -34,3 +34,4 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit", type=float, default=90.0, help="seconds a case may take before it is given up")
     parser.add_argument("--budget", type=float, default=None, help="seconds in all: what does not fit is reported so")
     parser.add_argument("--timelines", type=Path, default=None, help="folder for kernel timelines")
+    parser.add_argument("--nodes", type=int, default=1, help="take this host's GPUs for those of so many hosts")

@@ -89,7 +89,7 @@ def rank_command(
     """The command line of the ranks."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(gpus)]
     command += ["-m", "rap_trainer.bench", "--units", to_argument(units), "--max-rows", str(options.max_rows)]
-    command += ["--seconds", str(options.seconds), "--limit", str(options.limit)]
+    command += ["--seconds", str(options.seconds), "--limit", str(options.limit), "--nodes", str(options.nodes)]
     if until_s is not None:
         command += ["--until", str(until_s)]
     return command + ([] if options.timelines is None else ["--timelines", str(options.timelines)])

@@ -24,11 +24,12 @@ RUNGS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """Cases of one plan, batch size and number of GPUs."""
+    """Cases of one plan, batch size, number of GPUs and of nodes they are taken for."""
 
     plan: int
     batch: int
     gpus: int
+    nodes: int
     cases: Mapping[str, Result]
     """Measured, by name, in the order they ran."""
     errors: Mapping[str, str]
@@ -36,7 +37,8 @@ class Group:
 
     @property
     def name(self) -> str:
-        return f"plan {self.plan}, batch {self.batch}, {self.gpus} GPU{'s' if self.gpus > 1 else ''}"
+        of_nodes = f" as {self.nodes} nodes" if self.nodes > 1 else ""
+        return f"plan {self.plan}, batch {self.batch}, {self.gpus} GPU{'s' if self.gpus > 1 else ''}{of_nodes}"
 
     def ms(self, case: str) -> float | None:
         """Milliseconds a step of a case; None where it was not measured."""
@@ -88,12 +90,12 @@ def least(values: Iterable[float | None]) -> float | None:
 
 def groups_of(lines: Iterable[Result]) -> tuple[Group, ...]:
     """Groups in order; a case measured twice counts with its last figure, one with a reason in `discarded` with none."""
-    cases: dict[tuple[int, int, int], dict[str, Result]] = {}
-    errors: dict[tuple[int, int, int], dict[str, str]] = {}
+    cases: dict[tuple[int, int, int, int], dict[str, Result]] = {}
+    errors: dict[tuple[int, int, int, int], dict[str, str]] = {}
     for line in lines:
         if "plan" not in line or not ("ms" in line or "error" in line):
             continue
-        key = (line["plan"], line["batch"], line["gpus"])
+        key = (line["plan"], line["batch"], line["gpus"], line.get("nodes", 1))
         cases.setdefault(key, {})
         errors.setdefault(key, {})
         if "discarded" in line:
@@ -104,8 +106,8 @@ def groups_of(lines: Iterable[Result]) -> tuple[Group, ...]:
         else:
             errors[key].setdefault(line["case"], str(line["error"]).splitlines()[0])
     return tuple(
-        Group(plan=plan, batch=batch, gpus=gpus, cases=cases[plan, batch, gpus], errors=errors[plan, batch, gpus])
-        for plan, batch, gpus in sorted(cases)
+        Group(plan=key[0], batch=key[1], gpus=key[2], nodes=key[3], cases=cases[key], errors=errors[key])
+        for key in sorted(cases)
     )
 
 
@@ -115,10 +117,24 @@ def mean(values: Sequence[float | None]) -> float | None:
     return statistics.mean(known) if known else None
 
 
-def scaling(groups: Sequence[Group], plan: int, batch: int) -> float | None:
-    """Weak scaling of ours from 1 to 2 GPUs: the share of the speed that remains."""
-    by_gpus = {group.gpus: group for group in groups if (group.plan, group.batch) == (plan, batch)}
-    if not {1, 2} <= by_gpus.keys():
-        return None
-    one, two = (by_gpus[gpus].ms(by_gpus[gpus].rap or "") for gpus in (1, 2))
-    return None if one is None or two is None else one / two
+def weak_scaling(groups: Sequence[Group], plan: int, batch: int) -> dict[int, float]:
+    """By number of GPUs above one: the share of ours' speed a GPU that remains beside one GPU's, the batch a GPU the same."""
+    return _shares(
+        {group.gpus: group for group in groups if _is(group, plan) and group.batch == batch}, same_rows=False
+    )
+
+
+def strong_scaling(groups: Sequence[Group], plan: int, rows: int) -> dict[int, float]:
+    """The same for `rows` of all GPUs together."""
+    return _shares({g.gpus: g for g in groups if _is(g, plan) and g.batch * g.gpus == rows}, same_rows=True)
+
+
+def _is(group: Group, plan: int) -> bool:
+    return group.plan == plan and group.nodes == 1
+
+
+def _shares(by_gpus: Mapping[int, Group], *, same_rows: bool) -> dict[int, float]:
+    ms = {gpus: found for gpus, group in by_gpus.items() if (found := group.ms(group.rap or "")) is not None}
+    if 1 not in ms:
+        return {}
+    return {gpus: ms[1] / ms[gpus] / (gpus if same_rows else 1) for gpus in sorted(ms) if gpus > 1}

@@ -25,6 +25,7 @@ import torch
 
 from rap_trainer.bench.cases import DEFAULT_CASES, SECONDS
 from rap_trainer.bench.measure import Effort, Measurement
+from rap_trainer.bench.nodes import as_nodes
 from rap_trainer.bench.rank import RankBench
 from rap_trainer.bench.subject import Refused
 from rap_trainer.bench.timing import versions
@@ -54,21 +55,23 @@ def options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--limit", type=float, default=90.0, help="seconds a case may take")
     parser.add_argument("--until", type=float, help="moment of the monotonic clock after which no case begins")
     parser.add_argument("--timelines", type=Path, help="folder for kernel timelines")
+    parser.add_argument("--nodes", type=int, default=1, help="take this host's ranks for so many hosts'")
     return parser.parse_args(arguments)
 
 
 class Lines:
     """JSON lines of one process."""
 
-    def __init__(self, world: World, max_rows: int) -> None:
-        self._world, self._max_rows = world, max_rows
+    def __init__(self, world: World, max_rows: int, nodes: int) -> None:
+        self._world = world
+        self._common = {"gpus": world.size, "nodes": nodes, "max_rows": max_rows}
 
     def say(self, unit: Unit, *, every_rank: bool = False, **result: Any) -> None:
         """One line, from rank 0 unless every rank may have something to say."""
         if self._world.rank != 0 and not every_rank:
             return
-        common = {"plan": unit.plan, "batch": unit.batch, "gpus": self._world.size, "max_rows": self._max_rows}
-        print(json.dumps({**common, "unit": unit.case, **result}), flush=True)
+        what = {"plan": unit.plan, "batch": unit.batch, **self._common, "unit": unit.case}
+        print(json.dumps({**what, **result}), flush=True)
 
 
 def run_all(bench: RankBench, units: Sequence[Unit], lines: Lines, chosen: argparse.Namespace) -> int:
@@ -78,7 +81,9 @@ def run_all(bench: RankBench, units: Sequence[Unit], lines: Lines, chosen: argpa
             lines.say(unit, case=unit.case, error="not run: the time of the bench was up")
             lines.say(unit, ended=True, failed=True)
             continue
-        limit_s = chosen.limit + (SETUP_S if bench.is_new(unit) else 0.0) + (COMPILE_S if unit.case == "compile" else 0.0)
+        limit_s = (
+            chosen.limit + (SETUP_S if bench.is_new(unit) else 0.0) + (COMPILE_S if unit.case == "compile" else 0.0)
+        )
         faulthandler.dump_traceback_later(limit_s, exit=True)  # a hung collective must not hold the machine
         try:
             for measurement in bench.run(unit):
@@ -114,11 +119,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the cases on this rank. Ends the process, for collectives of a failed case may still hang in threads."""
     chosen = options(sys.argv[1:] if arguments is None else arguments)
     torch.backends.cuda.matmul.allow_tf32 = chosen.precision == "tf32"
+    os.environ.update(as_nodes(os.environ, chosen.nodes))
     world = join_world(use_gpu=True)
     units = units_of(chosen.plan, chosen.batch, chosen.cases.split(","))
     if chosen.units:
         units = from_argument(chosen.units)
-    lines = Lines(world, chosen.max_rows)
+    lines = Lines(world, chosen.max_rows, chosen.nodes)
     effort = Effort(seconds=chosen.seconds, repeats=chosen.repeats, equal_steps=chosen.equal_steps)
     bench = RankBench(
         world, max_rows=chosen.max_rows, precision=chosen.precision, effort=effort, timelines=chosen.timelines
