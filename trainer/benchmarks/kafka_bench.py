@@ -1,8 +1,8 @@
 """A Kafka topic to training batches beside other ways to read the same messages. Prints JSON lines.
 
 `uv run --with confluent-kafka python trainer/benchmarks/kafka_bench.py [--bootstrap HOST:PORT] [--rows N] [--repeats R]`.
-Without a broker's address it starts one (the tests' own; PYTHONPATH must name operator, trainer and tests). Fills a
-topic of one partition with Criteo's 40 columns, then every side reads it from its beginning in turn, each in a process of
+Without a broker's address it starts one (the tests' own; PYTHONPATH must name operator, trainer and tests), or with
+`--stand-in` what answers fetches from memory (`kafka_replay.py`). Fills a topic of one partition with Criteo's 40 columns, then every side reads it from its beginning in turn, each in a process of
 its own. Rates are per CPU second: of the process, and for the source of the reader, which is what a core of reading is
 worth. Where other work or the broker shares the cores, wall times mean little; compare shares.
 """
@@ -30,6 +30,7 @@ from rap_trainer.produce.options import Produce
 from rap_trainer.stream.kafka.fast_fetch import MALLOC
 from rap_trainer.stream.kafka.settings import MessageFormat
 
+HERE = Path(__file__).parent
 SIDES: dict[MessageFormat, tuple[str, ...]] = {
     "arrow": ("poll", "fast_poll", "confluent", "source"),
     "json": ("poll", "parse_only", "pyarrow_json", "per_row", "source"),
@@ -45,11 +46,45 @@ def main() -> None:
     parser.add_argument("--rows-per-message", type=int, default=1000)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--formats", nargs="+", default=list(SIDES))
+    parser.add_argument("--stand-in", action="store_true", help="kafka_replay.py in place of a broker")
     options = parser.parse_args()
+    for format_name in options.formats:
+        rows = options.rows if format_name == "arrow" else options.rows // 4
+        with _filled(format_name, rows, options) as (bootstrap, topic):
+            place = ["--bootstrap", bootstrap, "--topic", topic, "--format", format_name]
+            size = ["--rows", str(rows), "--messages", str(-(-rows // options.rows_per_message))]
+            _compare(format_name, rows, options.repeats, [*place, *size])
+
+
+@contextmanager
+def _filled(format_name: MessageFormat, rows: int, options: argparse.Namespace) -> Iterator[tuple[str, str]]:
+    """A broker and a topic of so many rows."""
+    if options.stand_in:
+        messages = rows // options.rows_per_message
+        shape = ["--messages", str(messages), "--rows-per-message", str(options.rows_per_message)]
+        command = [sys.executable, str(HERE / "kafka_replay.py"), "--format", format_name, *shape]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as stand_in:
+            assert stand_in.stdout is not None
+            place = json.loads(stand_in.stdout.readline())
+            yield place["bootstrap"], place["topic"]
+            stand_in.communicate()
+        return
+    name = f"bench-{uuid.uuid4().hex[:8]}"
     with _broker(options.bootstrap) as bootstrap:
-        for format_name in options.formats:
-            rows = options.rows if format_name == "arrow" else options.rows // 4
-            _compare(bootstrap, format_name, rows, options.rows_per_message, options.repeats)
+        admin = KafkaAdminClient(bootstrap_servers=bootstrap)
+        admin.create_topics([NewTopic(name=name, num_partitions=1, replication_factor=1)])
+        try:
+            topic = Topic(
+                bootstrap_servers=(bootstrap,),
+                topic=name,
+                format=format_name,
+                rows_per_message=options.rows_per_message,
+            )
+            write_topic(Produce(rows=rows), topic)
+            yield bootstrap, name
+        finally:
+            admin.delete_topics([name])
+            admin.close()
 
 
 @contextmanager
@@ -68,29 +103,18 @@ def _broker(address: str | None) -> Iterator[str]:
             cluster.stop()
 
 
-def _compare(bootstrap: str, format_name: MessageFormat, rows: int, rows_per_message: int, repeats: int) -> None:
-    name = f"bench-{uuid.uuid4().hex[:8]}"
-    admin = KafkaAdminClient(bootstrap_servers=bootstrap)
-    admin.create_topics([NewTopic(name=name, num_partitions=1, replication_factor=1)])
+def _compare(format_name: MessageFormat, rows: int, repeats: int, arguments: list[str]) -> None:
     sides = [side for side in SIDES[format_name] if side != "confluent" or find_spec("confluent_kafka") is not None]
-    try:
-        topic = Topic(bootstrap_servers=(bootstrap,), topic=name, format=format_name, rows_per_message=rows_per_message)
-        write_topic(Produce(rows=rows), topic)
-        place = ["--bootstrap", bootstrap, "--topic", name, "--format", format_name]
-        size = ["--rows", str(rows), "--messages", str(-(-rows // rows_per_message))]
-        found: dict[str, list[dict[str, float]]] = {side: [] for side in sides}
-        for _ in range(repeats):
-            for side in sides:
-                found[side].append(_run(side, [*place, *size]))
-    finally:
-        admin.delete_topics([name])
-        admin.close()
+    found: dict[str, list[dict[str, float]]] = {side: [] for side in sides}
+    for _ in range(repeats):
+        for side in sides:
+            found[side].append(_run(side, arguments))
     for side, runs in found.items():
         print(json.dumps(_line(format_name, side, rows, runs)), flush=True)
 
 
 def _run(side: str, arguments: list[str]) -> dict[str, float]:
-    command = [sys.executable, str(Path(__file__).with_name("kafka_sides.py")), side, *arguments]
+    command = [sys.executable, str(HERE / "kafka_sides.py"), side, *arguments]
     environment = {**MALLOC, **os.environ} if side == "fast_poll" else None
     answer = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if answer.returncode != 0:

@@ -9,6 +9,7 @@ resident bytes of the rank and its reader: its slope per 20 minutes beside the s
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import statistics
@@ -28,6 +29,7 @@ COMMAND = [sys.executable, "-m", "rap_trainer.cli"]
 PARTITIONS = 2
 MESSAGES_PER_S = 50  # small enough messages: a row waits for the last one of its message
 WARM_UP_SHARE = 0.25
+FIFTHS = 5
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -91,7 +93,14 @@ def _steady(folder: Path, cluster: KafkaCluster, rate: int, options: argparse.Na
         "memory_mib": round(level / 2**20, 1),
         "memory_growth_per_20_min_ratio": round(slope * 1200 / level, 5),
         "memory_spread_ratio": round(statistics.stdev(size for _, size in memory) / level, 5),
+        "memory_mib_by_fifth": [round(median / 2**20, 1) for median in _medians([size for _, size in samples])],
     }
+
+
+def _medians(sizes: Sequence[int]) -> list[float]:
+    """Of each fifth of the samples: what a slope is made of."""
+    bounds = [len(sizes) * fifth // FIFTHS for fifth in range(FIFTHS + 1)]
+    return [statistics.median(sizes[begin:end]) for begin, end in itertools.pairwise(bounds)]
 
 
 def _produce(cluster: KafkaCluster, topic: str, rows: int, *more: str) -> Sequence[str]:
