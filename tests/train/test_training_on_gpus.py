@@ -17,7 +17,11 @@ from train.recorder import Recorder
 from train.saved_state import assert_equal, newest, steps
 from train.small_jobs import small_job, write_events, write_job
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
+    pytest.mark.filterwarnings(r"ignore:[\s\S]*is marked as[\s\S]*EXPERIMENTAL:UserWarning"),  # FBGEMM of Adam and LAMB
+]
 
 TOLERANCE = 2e-4
 """Absolute, after 21 steps in fp32: sums in another order; learning rates of 0.02 and 0.1."""
