@@ -51,3 +51,14 @@ def test_only_histograms_have_buckets_and_they_ascend(metric: Metric) -> None:
 def test_the_planes_share_no_metric() -> None:
     assert all(metric.name.startswith("rap_operator_") for metric in metrics.OPERATOR)
     assert not any(metric.name.startswith("rap_operator_") for metric in metrics.TRAINER)
+
+
+def test_no_other_place_names_a_metric() -> None:
+    root = Path(__file__).parents[2]
+    named = re.compile("|".join(rf"\b{metric.name}\b" for metric in EVERY))
+    sources = [
+        path for folder in ("operator", "trainer/rap_trainer", "charts") for path in (root / folder).rglob("*.py")
+    ]
+    assert len(sources) > 100
+    places = [str(path.relative_to(root)) for path in sources if named.search(path.read_text())]
+    assert places == ["operator/rap_contract/metrics.py"]

@@ -11,6 +11,7 @@ from dataclasses import astuple, dataclass
 
 import torch
 import torch.distributed as dist
+from rap_contract import metrics
 
 from rap_trainer.step.host_exchange import HostExchange
 from rap_trainer.stream.source import Offer
@@ -140,7 +141,9 @@ def starved(ready: Sequence[int], *, batch_rows: int, seconds: float) -> str:
     """Why there was no step for so long, by the rows that are ready on each rank."""
     lacking = [f"rank {rank} has {rows}" for rank, rows in enumerate(ready) if rows < batch_rows]
     more = f" and {len(lacking) - MAX_NAMED} more" if len(lacking) > MAX_NAMED else ""
-    hint = "hint: nothing new in the source, or it does not answer; see rap_source_idle_seconds of these ranks"
+    hint = (
+        f"hint: nothing new in the source, or it does not answer; see {metrics.SOURCE_IDLE_SECONDS.name} of these ranks"
+    )
     return (
         f"no step for {seconds:.0f} s: of the {batch_rows} rows that each rank needs, "
         f"{', '.join(lacking[:MAX_NAMED])}{more}; {hint}"
