@@ -23,7 +23,7 @@ class Triggers(Model):
     """Share of the step that waits for preprocessing."""
     prediction_ratio: Ratio = 0.15
     """Measured over predicted step, against what it was when the plan proved itself."""
-    workload_ratio: Ratio = 0.25
+    workload_ratio: Ratio = 0.1
     """Change of a feature group's mean list length, or of its null share, since the plan was made."""
     capacity_ratio: Ratio = 0.25
     """Change of the capacity a window of the step has left over, since the plan was made."""
@@ -48,7 +48,7 @@ class Replanning(Model):
     """Shortest time between two switches, and between two searches that found nothing better."""
     max_per_day: int = Field(default=12, ge=1, le=1000)
     """Most switches in 24 hours, returns not counted."""
-    threshold: Share = 0.05
+    threshold: Share = 0.03
     """Smallest predicted gain, as a share of the step."""
     hysteresis: Share = 0.02
     """How far below its bound a trigger must fall before it may fire again."""
@@ -56,7 +56,7 @@ class Replanning(Model):
     """Time in which the predicted gain must be worth more than the switch costs."""
     price_seconds: float = Field(default=5.0, ge=0, le=3600)
     """Training time a switch costs, until it was measured."""
-    plausible_ratio: Ratio = 0.75
+    plausible_ratio: Ratio = 0.4
     """Largest error of the predicted step of the plan in force: beyond it model or metrics are wrong. 0: any is taken."""
     max_lag_seconds: Seconds = 300
     """No optional switch while the stream is further behind."""

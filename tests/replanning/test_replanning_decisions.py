@@ -86,7 +86,7 @@ def test_metrics_that_cannot_be_used_decide_nothing_and_say_why(name: str) -> No
 
 HELD: dict[str, tuple[dict[str, Any], str]] = {
     "steady": ({"readings": readings(lists={"cat": 20.0})}, "Steady"),
-    "below the bound": ({"readings": readings(lists={"cat": 24.0})}, "Steady"),
+    "below the bound": ({"readings": readings(lists={"cat": 21.5})}, "Steady"),
     "fired already": ({"state": state(fired=["WorkloadDrift"])}, "Steady"),
     "switched lately": ({"state": state(switches=[ago(100)])}, "MinInterval"),
     "searched lately": ({"state": state(searched_at=ago(100))}, "MinInterval"),
@@ -174,9 +174,21 @@ def test_the_first_full_window_is_searched_once() -> None:
 
 
 def test_a_trigger_fires_again_only_after_it_has_calmed_down() -> None:
-    for value, still in ((60.0, True), (24.8, True), (24.0, False)):
+    for value, still in ((60.0, True), (21.8, True), (21.5, False)):
         found = verdict(None, state(fired=["WorkloadDrift"]), readings=readings(lists={"cat": value}))
         assert (found.state.fired == ["WorkloadDrift"]) is still, value
+
+
+def test_what_was_not_worth_it_is_searched_again_when_it_drifts_on_from_there() -> None:
+    found = verdict(proposal=replace(PROPOSAL, after_seconds=0.0099))
+    assert found.record is not None
+    assert found.record.reason == "GainTooSmall"
+    assert found.state.fired == []
+    assert found.state.baseline is not None
+    assert found.state.baseline.workload["cat"].mean_list_length == pytest.approx(60.0)
+    later = found.state.model_copy(update={"searched_at": ago(5000), "over_since": ago(5000)})
+    again = verdict(None, later, readings=readings(lists={"cat": 80.0}), proposal=None)
+    assert any(isinstance(act, Ask) for act in again.acts)
 
 
 # --- modes

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import threading
 import time
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -56,6 +57,8 @@ UNIFORM = (
 )
 NEIGHBOUR = 4096
 """Side of the matrices somebody else multiplies: more than an H200's SMs."""
+AHEAD = 4
+"""Products that are enqueued at a time."""
 
 
 @dataclass
@@ -66,6 +69,30 @@ class Chunk:
     beside: bool
     steps: int
     seconds: float
+
+
+class Neighbour:
+    """Somebody else on the same GPU: matrices multiplied by another thread while it is let."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device, self._may, self._over = device, threading.Event(), False
+        self._side = torch.randn(NEIGHBOUR, NEIGHBOUR, device=device)
+        threading.Thread(target=self._work, daemon=True).start()
+
+    def let(self, may: bool) -> None:
+        if may:
+            self._may.set()
+        else:
+            self._may.clear()
+
+    def _work(self) -> None:
+        torch.cuda.set_device(self._device)
+        stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        with torch.cuda.stream(stream):
+            while self._may.wait():
+                for _ in range(AHEAD):
+                    torch.mm(self._side, self._side)
+                stream.synchronize()
 
 
 class Bench:
@@ -82,8 +109,7 @@ class Bench:
                 raw = synthetic_batch(document, subject.batch_size, seed=seed * 10 + world.rank, device=world.device)
                 host = replace(raw, global_rows=subject.batch_size * world.size)
                 self._batches[length].append(host.map(lambda tensor: tensor.cpu().pin_memory()))
-        self._stream = torch.cuda.Stream(world.device)  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        self._side = torch.randn(NEIGHBOUR, NEIGHBOUR, device=world.device)
+        self.neighbour = Neighbour(world.device)
         self._length, self._states = 0.0, []  # type: ignore[var-annotated]  # of the runtime's own kind
 
     def at(self, length: float) -> None:
@@ -94,12 +120,9 @@ class Bench:
 
     def steps(self, number: int, *, beside: bool = False) -> float:
         """Seconds of so many steps on the slowest rank. Collective."""
+        self.neighbour.let(beside)
         torch.cuda.synchronize()
         dist.barrier(self.world.control_group)
-        if beside:
-            with torch.cuda.stream(self._stream):
-                for _ in range(int(40 * number)):
-                    torch.mm(self._side, self._side)
         began = time.perf_counter()
         for _ in range(number // 2):
             for now, following in ((0, 1), (1, 0)):
@@ -208,10 +231,6 @@ class Run:
         kept = [self.operator.profile if self.operator is not None else None]
         dist.broadcast_object_list(kept, src=0, group=self.world.control_group)
         assert kept[0] is not None
-        if beside:
-            with torch.cuda.stream(self.bench._stream):
-                for _ in range(20_000):
-                    torch.mm(self.bench._side, self.bench._side)
         profile = measured_again(kept[0], self.bench.runtime.assembled, self.world, grids=(None,))
         self.stalls.append(time.perf_counter() - began)
         self._ratios.clear()
@@ -277,9 +296,14 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=30.0)
     parser.add_argument("--profile-seconds", type=float, default=8.0)
     parser.add_argument("--no-remeasure", action="store_true")
-    options = parser.parse_args()
-    torch.backends.cuda.matmul.allow_tf32 = True
     world = join_world(use_gpu=True)
+    drift(parser.parse_args(), world)
+    leave_world()
+
+
+def drift(options: argparse.Namespace, world: World) -> None:
+    """Profile, plan, drift, table, summary. Collective."""
+    torch.backends.cuda.matmul.allow_tf32 = True
     document = plan_job(options.plan, max_rows=options.max_rows, batch_size=options.batch)
     document["spec"]["trainer"] |= {"gpusPerNode": world.size}
     subject = subject_of(document, SimpleNamespace(**vars(options)), world)
@@ -328,7 +352,6 @@ def main() -> None:
         share = {"of_oracle": rates["ours"] / rates["oracle"], "of_never": rates["ours"] / rates["never"]}
         emit(case="drift", plan=options.plan, gpus=world.size, stalls_s=run.stalls, **rates, **share)
     runtime.close()
-    leave_world()
 
 
 if __name__ == "__main__":

@@ -52,6 +52,7 @@ class Operator:
     stored: set[str] = field(default_factory=set)
     in_force: str = ""
     said: list[dict[str, Any]] = field(default_factory=list)
+    _predicted: dict[tuple[float, str, str], float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         command = [sys.executable, "-m", "rap_operator.replanning.worker", "--memory-bytes", str(MEMORY_BYTES)]
@@ -67,8 +68,12 @@ class Operator:
 
     def predicted(self, length: float) -> float:
         """The step of the plan in force for these lists, by the profile as it is."""
-        slots = tuple((placed.window, placed.programs) for placed in self.plan.schedule)
-        return Estimator(Costs(self.profile), self.task(length, self.profile)).step_seconds(frozenset(), slots)
+        key = (length, self.plan.hash, self.profile.hash)
+        if key not in self._predicted:
+            slots = tuple((placed.window, placed.programs) for placed in self.plan.schedule)
+            task = self.task(length, self.profile).cut(self.plan.kernels)
+            self._predicted[key] = Estimator(Costs(self.profile), task).step_seconds(frozenset(), slots)
+        return self._predicted[key]
 
     def look(self, now_s: float, length: float, measured_s: float) -> str:
         """Passes until nothing more is to be done; gives the plan to hand to the ranks, or nothing."""

@@ -123,8 +123,9 @@ def _restored(case: Case, proposal: Proposal) -> tuple[Store, ...]:
 
 
 def _judged(case: Case, window: Window, trigger: Trigger, *, reported: str) -> Case:
-    """The data of today was searched: drift counts from here, and the trigger must calm down first."""
-    fired = list(dict.fromkeys((*case.state.fired, trigger.name)))
+    """The data of today was searched: drift counts from here, and a trigger that does not must calm down first."""
+    is_drift = trigger.name in triggers.DRIFTS
+    fired = case.state.fired if is_drift else list(dict.fromkeys((*case.state.fired, trigger.name)))
     return case.with_state(
         searched_at=time_text(case.now_s), baseline=window.measured, fired=fired, stable=case.state.stable or reported
     )

@@ -1,7 +1,7 @@
 """What makes the operator look for another plan. Pure.
 
-Each trigger is a number against its bound. One that has led to a search is `fired` and counts no more until it has
-fallen below its bound by the hysteresis, so a steady state is searched once.
+Each trigger is a number against its bound. Drifts count from the last search, so what goes on drifting is searched again. Another one that
+has led to a search is `fired` and counts no more until it has fallen below its bound by the hysteresis, so a steady state is searched once.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from rap_operator.replanning.values import Window
 
 EXPOSED, PREDICTION, WORKLOAD, CAPACITY = "ExposedPreprocessing", "PredictionError", "WorkloadDrift", "CapacityDrift"
 FRESHNESS, SIZE, REQUEST, FIRST = "Freshness", "SizeChanged", "Requested", "FirstWindow"
+DRIFTS = frozenset({PREDICTION, WORKLOAD, CAPACITY})
+"""Against what was found at the last search: each begins anew from there."""
 MANDATORY = frozenset({FRESHNESS, SIZE, REQUEST})
 """Not optional: no backlog holds them up."""
 ONE_ELEMENT = 1.0  # a list shorter than this is compared with it: from 0.1 to 0.2 elements changes no work
