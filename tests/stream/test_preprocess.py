@@ -17,7 +17,7 @@ from rap_contract.graph import FeatureGraph, compile_features
 from rap_contract.job import RAPJob
 from rap_contract.pod import ExitCode
 from rap_trainer import preprocess as module
-from rap_trainer.feature_table import TableWriter, feature_table
+from rap_trainer.feature_table import TableWriter, feature_table, open_table
 from rap_trainer.preprocess import preprocess, transform
 from rap_trainer.produce import Produce, events
 from rap_trainer.program import Program
@@ -102,7 +102,7 @@ def test_the_output_is_bit_equal_to_what_training_sees(tmp_path: Path, mean_leng
 
 def test_memory_does_not_grow_with_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     held: list[int] = []
-    opened = module.open_table
+    opened = open_table
 
     @contextmanager
     def watched(path: Path, suffix: str, schema: pa.Schema) -> Iterator[TableWriter]:

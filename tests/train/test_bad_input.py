@@ -92,6 +92,11 @@ def emptied(directory: Path) -> None:
         path.write_bytes(b"")
 
 
+def forbidden(directory: Path) -> None:
+    for path in directory.iterdir():
+        path.chmod(0)
+
+
 def without_files(directory: Path) -> None:
     for path in directory.iterdir():
         path.unlink()
@@ -152,7 +157,7 @@ DATA = {
     "files without read permission": BadData(
         ExitCode.INVALID,
         r"part-000\.parquet: no permission to read; hint: chmod or chown it",
-        break_it=lambda directory: [path.chmod(0) for path in directory.iterdir()],
+        break_it=forbidden,
     ),
     "a directory without read permission": BadData(
         ExitCode.INVALID,
