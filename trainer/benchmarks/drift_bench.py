@@ -47,14 +47,7 @@ LENGTHS = (20.0, 30.0, 40.0, 50.0, 60.0)
 FLAT_S, RAMP_S, HOLD_S, BESIDE_S = 60.0, 300.0, 240.0, 300.0
 """The drift: lists as planned for, growing threefold, three times as long, and so beside a neighbour."""
 CHUNK_S = 0.2
-UNIFORM = (
-    ("inline", None),
-    ("emb_fwd", None),
-    ("output_dist", None),
-    ("output_dist", 64),
-    ("mlp_bwd", None),
-    ("emb_bwd", None),
-)
+UNIFORM = (("inline", None), ("emb_fwd", None), ("output_dist", None), ("emb_bwd", None))
 NEIGHBOUR = 4096
 """Side of the matrices somebody else multiplies: more than an H200's SMs."""
 AHEAD = 4
@@ -333,6 +326,10 @@ def drift(options: argparse.Namespace, world: World) -> None:
     workload = Workload(default=GroupWorkload(mean_list_length=LENGTHS[0]))
     task = task_for(subject.job, profile, workload=workload, owners=owners)
     plan = plan_of(Planner(enumerator=Enumerator.of(profile)).search(task, profile), profile)
+    if world.rank == 0:
+        predicted = {"predicted_s": plan.prediction.step_seconds, "inline_s": plan.prediction.inline_seconds}
+        slots = [(placed.window, placed.programs) for placed in plan.schedule]
+        emit(case="planned", plan=plan.hash, length=LENGTHS[0], step_s=profile.step_seconds, slots=slots, **predicted)
     runtime.prepare_plan(plan)
     runtime.switch_plan()
     bench.at(LENGTHS[0])

@@ -163,6 +163,34 @@ def sweep(options: argparse.Namespace) -> None:
         _sweep(options, world)
 
 
+def placements(options: argparse.Namespace) -> None:
+    """The measured step with all of a plan's preprocessing in each window, without a profile: what a placement is worth at all."""
+    from rap_trainer.bench.subject import make_model
+    from rap_trainer.captured.runtime import CapturedRuntime
+    from rap_trainer.captured.schedule import Schedule, Window
+    from rap_trainer.captured.step import NoPreprocessing
+    from rap_trainer.profiling.captured_windows import CapturedWindows
+    from rap_trainer.world import join_world
+
+    torch.backends.cuda.matmul.allow_tf32 = True
+    world = join_world(use_gpu=True)
+    document = plan_job(options.plan, max_rows=options.max_rows, batch_size=options.batch)
+    document["spec"]["trainer"] |= {"gpusPerNode": world.size}
+    subject = subject_of(document, options, world)
+    lap("batches", world)
+    runtime = CapturedRuntime(make_model(subject, world), subject.graph, world, batch_size=options.batch)
+    lap("captured", world)
+    train(runtime, subject)
+    lap("trained", world)
+    windows, common = CapturedWindows(runtime.assembled, world), {"plan": options.plan, "gpus": world.size}
+    ideal = windows.seconds_under(NoPreprocessing(), Schedule())
+    for window in Window:
+        seconds = windows.seconds_under(runtime._preprocessor, Schedule.uniform(runtime.num_kernels, window))
+        if world.rank == 0:
+            emit(case="placement", **common, window=str(window), seconds=seconds, ideal=ideal, exposed=seconds - ideal)
+    lap("measured", world)
+
+
 def _sweep(options: argparse.Namespace, world: World) -> None:
     from rap_contract.profile import GroupWorkload, Workload
     from rap_planner.enumerate import Enumerator
@@ -317,6 +345,11 @@ def main() -> None:
     window.add_argument("--batch", type=int, default=4096)
     window.add_argument("--exchange", default="auto")
     window.set_defaults(run=windows)
+    placed = commands.add_parser("placements")
+    placed.add_argument("--plan", type=int, default=4)
+    placed.add_argument("--batch", type=int, default=4096)
+    placed.add_argument("--max-rows", type=int, default=MAX_TABLE_ROWS)
+    placed.set_defaults(run=placements)
     swept = commands.add_parser("sweep")
     swept.add_argument("--plans", default="0", help="one after the other")
     swept.add_argument("--columns", type=int, default=1, help="times as many columns, of plan 0")
