@@ -37,5 +37,10 @@ def pin(ring: RingReader, device: torch.device | None, *, runtime: Any = None) -
             refused,
         )
         return False
-    weakref.finalize(ring, cuda.cudaHostUnregister, memory.ctypes.data).atexit = False
+    weakref.finalize(ring, _unpin, cuda, memory.ctypes.data, device).atexit = False
     return True
+
+
+def _unpin(cuda: Any, address: int, device: torch.device) -> None:
+    with torch.cuda.device(device):
+        cuda.cudaHostUnregister(address)
