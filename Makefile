@@ -100,7 +100,7 @@ boards: install ## Writes the chart's dashboards, and draws them for the docs fr
 	@RAP_DRAW_BOARDS_INTO=docs/images $(PYTEST) tests/dashboards -q
 
 .PHONY: screenshots
-screenshots: install ## Pictures for the docs by headless Chromium, of what `make demo` and `make boards` left
+screenshots: install ## Pictures for the docs by headless Chromium, of what `make demo-cluster` and `make boards` left
 	@$(RUN) python tests/docs/screenshots.py
 
 .PHONY: bench

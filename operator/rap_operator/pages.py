@@ -11,8 +11,8 @@ import re
 import ssl
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 MAX_BYTES = 4_000_000
@@ -26,8 +26,7 @@ Fetch = Callable[[str], str]
 """The text of a URL. Raises OSError or ValueError."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(NamedTuple):
     """One number of a page."""
 
     name: str
@@ -50,6 +49,9 @@ class Samples:
 
 
 def _labels(text: str) -> dict[str, str]:
+    if text.count('"') == 2 and "\\" not in text:  # one label: a third of the time
+        name, _, quoted = text.partition('="')
+        return {name: quoted.partition('"')[0]}
     return {name: _unescaped(quoted[1:-1]) for name, quoted in _LABEL.findall(text)}
 
 

@@ -1,6 +1,6 @@
 """Pictures of what a user sees, taken by headless Chromium of pages that real runs left: `make screenshots`.
 
-The training report is the one of `make demo`, the boards are those that `make boards` drew. Not here: making either.
+The training report is the one of `make demo-cluster`, the boards are those that `make boards` drew. Not here: making either.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ IMAGES = ROOT / "docs" / "images"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 LIMIT_S = 240
 PAGES = {
-    "report.png": (ROOT / ".demo" / "checkpoints" / "report.html", (1200, 1500), "make demo"),
+    "report.png": (ROOT / ".demo" / "cluster" / "checkpoints" / "report.html", (1200, 1500), "make demo-cluster"),
     "rap-job.png": (IMAGES / "rap-job.svg", None, "make boards"),
     "rap-operator.png": (IMAGES / "rap-operator.svg", None, "make boards"),
 }
@@ -37,10 +37,12 @@ def shoot(page: Path, picture: Path, size: tuple[int, int]) -> None:
     if browser is None:
         raise SystemExit(f"screenshots: none of {', '.join(BROWSERS)} is installed")
     options = ("--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--virtual-time-budget=5000")
-    with tempfile.TemporaryDirectory() as profile:
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / page.name
+        copy.write_text(page.read_text().replace(f"{ROOT}/", ""))  # where the checkout lies is nobody's business
         command = [
-            *(browser, *options, f"--user-data-dir={profile}", f"--window-size={size[0]},{size[1]}"),
-            *(f"--screenshot={picture}", page.as_uri()),
+            *(browser, *options, f"--user-data-dir={folder}/profile", f"--window-size={size[0]},{size[1]}"),
+            *(f"--screenshot={picture}", copy.as_uri()),
         ]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LIMIT_S)
     if done.returncode or not picture.exists():

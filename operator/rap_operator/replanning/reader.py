@@ -18,7 +18,7 @@ from rap_operator.replanning.sources import Source
 from rap_operator.replanning.values import Reading
 
 CONCURRENCY = 8
-MAX_READS_PER_S = 18.0  # of ranks: 0.9 ms of CPU each (23 kB, measured 2026-11-30)
+MAX_READS_PER_S = 18.0  # of ranks: 0.7 ms of CPU each (23 kB, measured 2026-11-30)
 # With many jobs fewer ranks of each are asked, at least the first: a longer round would be a hole in a window of 120 s.
 ROUND_S = 50.0
 MAX_TELLS_PER_S = 5.0  # passes cost CPU too
