@@ -116,6 +116,27 @@ def test_plans_prepared_in_a_thread_beside_training_change_no_loss_and_are_not_c
     assert losses(trained, asked, plans, beside=True) == expected
 
 
+def test_a_launch_in_parts_in_windows_of_their_own_changes_no_loss(world: World) -> None:
+    asked = job("captured")
+    expected = losses(runtime(asked, world), asked)
+    whole = any_plan(asked, ["emb_fwd"])
+    (kernel,), (placed,), (predicted,) = whole.kernels, whole.schedule, whole.prediction.kernels
+    at = len(kernel.features) // 2
+    parts = [kernel.model_copy(update={"features": kernel.features[:at]})]
+    parts.append(kernel.model_copy(update={"launch": 1, "features": kernel.features[at:]}))
+    content = whole.model_dump() | {
+        "kernels": parts,
+        "schedule": [placed, placed.model_copy(update={"window": "mlp_bwd", "programs": 64})],
+        "prediction": whole.prediction.model_copy(update={"kernels": (predicted, predicted)}),
+        "hash": "",
+    }
+    plan = Plan.model_validate(content)
+    trained = runtime(asked, world, plan)
+    assert trained.plan == plan
+    assert losses(trained, asked) == expected
+    assert losses(runtime(asked, world), asked, {2: plan, 4: whole}) == expected
+
+
 def test_a_plan_of_other_launches_is_refused(world: World) -> None:
     asked = job("captured")
     plan = any_plan(asked, ["emb_bwd"])
