@@ -172,43 +172,60 @@ def shifted(x: torch.Tensor, bits: int) -> torch.Tensor:
 
 def hashed(x: torch.Tensor, rows: int) -> torch.Tensor:
     """sigrid_hash with salt 0 of int64 ids: [0, rows)."""
-    x = ~x + (x << 21)
-    x = x ^ shifted(x, 24)
-    x = x + (x << 3) + (x << 8)
-    x = x ^ shifted(x, 14)
-    x = x + (x << 2) + (x << 4)
-    x = x ^ shifted(x, 28)
-    x = x + (x << 31)
+    x = x * (2**21 - 1) - 1  # ~x + (x << 21): each further use of x doubles what inductor traces
+    x = (x ^ shifted(x, 24)) * (1 + (1 << 3) + (1 << 8))
+    x = (x ^ shifted(x, 14)) * (1 + (1 << 2) + (1 << 4))
+    x = (x ^ shifted(x, 28)) * (2**31 + 1)
     x = x * MULTIPLIER
     x = (x ^ shifted(x, 47)) * MULTIPLIER
     x = (x ^ shifted(x, 47)) * MULTIPLIER
     return torch.remainder(x, rows)
 
 
-def one_hot_chains(num_dense: int, num_sparse: int, rows: int) -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
-    """(values, null flags of each column, dense ones first) -> (float32 [B, num_dense], int64 [num_sparse * B]).
+def chain_of_columns(num_dense: int, *tensors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Values and null flags of each column, dense ones first -> (float32 [B, num_dense], int64 [num_sparse * B]).
 
     Plain functional PyTorch, as somebody writes it for torch.compile. Not the eager twins: those work in place and on bits,
     for speed op by op, which inductor of PyTorch 2.11 does not take.
     """
-
-    def run(*tensors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        pairs = list(zip(tensors[::2], tensors[1::2], strict=True))
-        numbers = [torch.logit(torch.where(nulls, 0.0, values), 1e-5) for values, nulls in pairs[:num_dense]]
-        ids = [hashed(torch.where(nulls, 0, values).to(torch.int64), rows) for values, nulls in pairs[num_dense:]]
-        assert len(ids) == num_sparse
-        return torch.stack(numbers, 1), torch.cat(ids)
-
-    return run
+    pairs = list(zip(tensors[::2], tensors[1::2], strict=True))
+    numbers = [torch.logit(torch.where(nulls, 0.0, values), 1e-5) for values, nulls in pairs[:num_dense]]
+    ids = [hashed(torch.where(nulls, 0, values).to(torch.int64), TABLE_ROWS) for values, nulls in pairs[num_dense:]]
+    return torch.stack(numbers, 1), torch.cat(ids)
 
 
-def peer_inputs(graph: FeatureGraph, batch: RawBatch) -> list[torch.Tensor]:
-    """Values and null flags of the features' columns, dense ones first."""
-    columns = [batch.columns[feature.column] for feature in (*graph.dense, *graph.sparse)]
-    return [tensor for column in columns for tensor in (column.values_N, column.nulls_N) if tensor is not None]
+def chain_of_rows(num_dense: int, *tensors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same with columns of a type as the rows of one tensor, feature by feature: values, flags; dense, then sparse."""
+    values, nulls, ids, absent = (tensor.unbind(0) for tensor in tensors)
+    pairs = [*zip(values, nulls, strict=True), *zip(ids, absent, strict=True)]
+    return chain_of_columns(num_dense, *(tensor for pair in pairs for tensor in pair))
 
 
-def bench_one_hot(num_dense: int, num_sparse: int, rows: int, *, compiled: bool) -> None:
+def chain_at_once(num_dense: int, *tensors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same with one expression for all columns of a type: possible while every feature has the same parameters."""
+    del num_dense
+    values, nulls, ids, absent = tensors
+    numbers = torch.logit(torch.where(nulls, 0.0, values), 1e-5)
+    return numbers.T.contiguous(), hashed(torch.where(absent, 0, ids).to(torch.int64), TABLE_ROWS).reshape(-1)
+
+
+PEERS: dict[str, Callable[..., tuple[torch.Tensor, torch.Tensor]]] = {
+    "columns": chain_of_columns,
+    "rows": chain_of_rows,
+    "at_once": chain_at_once,
+}
+
+
+def peer_inputs(graph: FeatureGraph, batch: RawBatch, peer: str) -> list[torch.Tensor]:
+    """Values and null flags of the features' columns, dense ones first, as a peer takes them."""
+    parts = [[batch.columns[str(feature.column)] for feature in kind] for kind in (graph.dense, graph.sparse)]
+    pairs = [[(c.values_N, c.nulls_N) for c in columns if c.nulls_N is not None] for columns in parts]
+    if peer == "columns":
+        return [tensor for kind in pairs for pair in kind for tensor in pair]
+    return [torch.stack(tensors) for kind in pairs for tensors in zip(*kind, strict=True)]
+
+
+def bench_one_hot(num_dense: int, num_sparse: int, rows: int, peers: Sequence[str]) -> None:
     """Fused against eager and compiled, on scalar columns."""
     graph = one_hot_graph(num_dense, num_sparse)
     batches = [one_hot_batch(graph, rows, seed) for seed in range(SETS)]
@@ -218,33 +235,29 @@ def bench_one_hot(num_dense: int, num_sparse: int, rows: int, *, compiled: bool)
     produced, expected = fused.run(batches[0]), Program(graph).run(batches[0])
     same(produced, expected)
     result["fused_host_bound_us"] = wall_ms(lambda: runs[0](), 200) * 1e3
-    sets = [peer_inputs(graph, batch) for batch in batches]
-    function = one_hot_chains(num_dense, num_sparse, TABLE_ROWS)
-    result["peer_eager_ms"] = wall_ms(lambda: function(*sets[0]))
-    result["peer_eager_graph_ms"] = graph_ms([partial(function, *s) for s in sets])[0]
-    for name, combo in (("combo", True), ("compile", False)) if compiled else ():
-        try:
-            result |= {f"{name}_{key}": value for key, value in bench_compiled(function, sets, expected, combo).items()}
-        except Exception as error:  # what inductor cannot compile must not cost the other results
-            result[f"{name}_error"] = repr(error)[:2000]
-    if "combo_graph_ms" in result:
-        result["combo_over_fused"] = result["combo_graph_ms"] / milliseconds
     emit(bench="one_hot", dense=num_dense, sparse=num_sparse, rows=rows, **result)
+    for peer in peers:
+        function, sets = partial(PEERS[peer], num_dense), [peer_inputs(graph, batch, peer) for batch in batches]
+        result = {"eager_graph_ms": graph_ms([partial(function, *s) for s in sets])[0]}
+        try:
+            result |= bench_compiled(function, sets, expected)
+            result["over_fused"] = result["graph_ms"] / milliseconds
+        except Exception as error:  # what inductor cannot compile must not cost the other results
+            result["error"] = repr(error)[:2000]
+        emit(bench="compile", peer=peer, dense=num_dense, sparse=num_sparse, rows=rows, **result)
 
 
 def bench_compiled(
-    function: Callable[..., Any], sets: Sequence[list[torch.Tensor]], expected: ModelBatch, combo: bool
+    function: Callable[..., Any], sets: Sequence[list[torch.Tensor]], expected: ModelBatch
 ) -> dict[str, float]:
-    """The function under torch.compile, checked.
+    """A peer under torch.compile with combo kernels, checked.
 
-    graph_ms: GPU time as of every other peer, its kernels captured in one graph with no copy of the inputs. trees_ms:
+    graph_ms: GPU time measured as everybody's, its kernels captured in one graph with no copy of the inputs. trees_ms:
     wall time of mode reduce-overhead, which copies inputs into its graphs.
     """
     import torch._inductor.config as inductor
 
-    torch._dynamo.reset()
-    inductor.combo_kernels = combo
-    inductor.benchmark_combo_kernel = False
+    inductor.combo_kernels, inductor.benchmark_combo_kernel = True, False
     begin = time.perf_counter()
     fast: Callable[..., Any] = torch.compile(function, dynamic=False)
     numbers_BD, ids_N = fast(*sets[0])
@@ -253,11 +266,12 @@ def bench_compiled(
     assert torch.equal(ids_N, expected.sparse.values()), "compiled ids differ"
     torch.testing.assert_close(numbers_BD, expected.dense_BD, rtol=1e-5, atol=1e-5)
     result["graph_ms"], result["graph_spread_ms"] = graph_ms([partial(fast, *s) for s in sets])
-    torch._dynamo.reset()
+    emit(bench="compile_so_far", **result)
     trees: Callable[..., Any] = torch.compile(function, dynamic=False, mode="reduce-overhead")
     for _ in range(3):
         trees(*sets[0])
     result["trees_ms"] = wall_ms(lambda: trees(*sets[0]), 100)
+    torch._dynamo.reset()
     return result
 
 
@@ -332,7 +346,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=8192, help="rows of a batch")
     parser.add_argument("--plans", default="0,2,3,4", help="plans to time")
     parser.add_argument("--one-hot", default="13+26,52+104", help="numbers of dense and sparse features to time")
-    parser.add_argument("--no-compile", action="store_true", help="leave out torch.compile")
+    parser.add_argument("--peers", default=",".join(PEERS), help="peers to compile with torch.compile")
     options = parser.parse_args()
     bandwidth = copy_bytes_per_s()
     emit(bench="device", name=torch.cuda.get_device_name(), torch=torch.__version__, copy_tb_per_s=bandwidth / 1e12)
@@ -343,7 +357,7 @@ def main() -> None:
             emit(bench="plan", plan=number, error=repr(error)[:2000])
     for pair in (p for p in options.one_hot.split(",") if p):
         num_dense, num_sparse = (int(number) for number in pair.split("+"))
-        bench_one_hot(num_dense, num_sparse, options.batch, compiled=not options.no_compile)
+        bench_one_hot(num_dense, num_sparse, options.batch, [peer for peer in options.peers.split(",") if peer])
 
 
 if __name__ == "__main__":

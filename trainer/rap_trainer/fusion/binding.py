@@ -15,7 +15,7 @@ from rap_contract.types import ValueType
 
 from rap_trainer.batch import Column, RawBatch
 from rap_trainer.fusion.buffers import Scratch
-from rap_trainer.fusion.stages import Slot
+from rap_trainer.fusion.slot import Slot
 from rap_trainer.program.columns import TORCH_DTYPES, BatchError
 
 MAX_KEPT = 64  # address tables kept for reuse: a few ring slots and allocator states, a few KB each

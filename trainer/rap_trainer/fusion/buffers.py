@@ -8,9 +8,12 @@ from dataclasses import dataclass
 import torch
 from rap_contract.types import Dtype
 
-from rap_trainer.fusion.stages import Comparison, Lane, Lowered, Slot, Stage
+from rap_trainer.fusion.slot import Slot
+from rap_trainer.fusion.stages import Comparison, Lane, Lowered, Stage
 from rap_trainer.fusion.tables import Tables
+from rap_trainer.ops.hashing import twang_mix64
 
+MIXED_POSITIONS = 1024  # 8 KB, of which a kernel reads what its lists are long
 TORCH_DTYPES = {Dtype.INT64: torch.int64, Dtype.FLOAT32: torch.float32, Dtype.FLOAT64: torch.float64}
 
 
@@ -51,6 +54,8 @@ class DeviceTables:
     lanes: torch.Tensor
     entries: torch.Tensor
     selections: torch.Tensor
+    mixed: torch.Tensor
+    """twang_mix64 of the first positions of a list: half of what a sample's draw costs."""
     comparisons: torch.Tensor
     features: torch.Tensor
     blocks: torch.Tensor
@@ -70,6 +75,7 @@ class DeviceTables:
             lanes=words(tables.lanes),
             entries=words(tables.entries),
             selections=words(tables.selections),
+            mixed=twang_mix64(torch.arange(MIXED_POSITIONS)).to(device),
             comparisons=words(tables.comparisons),
             features=words(tables.features),
             blocks=words(_blocks(tables, ids_capacity)),

@@ -2,13 +2,11 @@
 # Triton functions are compiled from their source; their arguments have no Python types.
 """Comparisons of two lists of ids, one number a row. Lists are short: every pair of a row is compared.
 
-A program of one warp takes a row. A lane holds one element of the first list and meets a chunk of the other list at
+A program of one warp takes a row. A lane holds one element of the first list and meets half a chunk of the other list at
 once: pairs lie in one thread, so counts are sums in registers, without shuffles and without a branch between pairs.
 For an element: count = equal ids in its own list, rank = those before it, found = equal ids in the other list. overlap =
-number of elements with rank < found; sums over distinct ids take elements of rank 0. All results of one kind over the
-same lists come from the same passes.
-
-C elements of a chunk (CHUNK), W elements of the first list at a time (WIDTH).
+number of elements with rank < found; the largest count is taken where rank = 0. All results of one kind over the same
+lists come from the same passes. W elements of a list at a time (WIDTH).
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ import triton
 import triton.language as tl
 
 from rap_trainer.fusion.lists import operand_length
-from rap_trainer.fusion.ops.elements import flag, load_element
+from rap_trainer.fusion.ops.elements import INT64, flag
 from rap_trainer.fusion.words import (
     COMPARED_IDS,
     COMPARED_SCORES,
@@ -44,7 +42,6 @@ def compare_kernel(
     counts,
     chosen,
     num_rows,
-    CHUNK: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
     """Comparisons [first, end) x rows."""
@@ -61,17 +58,11 @@ def compare_kernel(
         length_b = tl.where(null, 0, length_b)
         slots = a + COMPARISON_SLOTS
         if kind == COMPARED_IDS:
-            over_ids(
-                slots, null, a, b, row, length_a, length_b, pointers, num_slots, offsets, counts, chosen, CHUNK, WIDTH
-            )
+            over_ids(slots, null, a, b, row, length_a, length_b, pointers, num_slots, offsets, counts, chosen, WIDTH)
         elif kind == COMPARED_SCORES:
-            over_scores(
-                slots, null, a, b, row, length_a, length_b, pointers, num_slots, offsets, counts, chosen, CHUNK, WIDTH
-            )
+            over_scores(slots, null, a, b, row, length_a, length_b, pointers, num_slots, offsets, counts, chosen, WIDTH)
         else:
-            over_sums(
-                slots, null, a, b, row, length_a, length_b, pointers, num_slots, offsets, counts, chosen, CHUNK, WIDTH
-            )
+            over_sums(slots, null, a, b, row, length_a, length_b, pointers, num_slots, offsets, counts, chosen, WIDTH)
         item += tl.num_programs(0)
 
 
@@ -112,39 +103,45 @@ def place_of(first, picks, at, exists, chosen):
 
 @triton.jit
 def load_ids(address, dtype, index, exists):
-    """int64 ids."""
-    ids, _unused = load_element(address, dtype, index, exists, tl.float32)
+    """int64 ids; 0 where there is none."""
+    ids = tl.zeros(index.shape, tl.int64)
+    if dtype == INT64:
+        ids = tl.load(address.to(tl.pointer_type(tl.int64)) + index, mask=exists, other=0)
+    else:
+        ids = tl.load(address.to(tl.pointer_type(tl.int32)) + index, mask=exists, other=0).to(tl.int64)
     return ids
 
 
 @triton.jit
 def load_scores(address, index, exists):
-    """float64 scores; 0 where there is none."""
-    return tl.load(address.to(tl.pointer_type(tl.float32)) + index, mask=exists, other=0.0).to(tl.float64)
+    """float32 scores; 0 where there is none."""
+    return tl.load(address.to(tl.pointer_type(tl.float32)) + index, mask=exists, other=0.0)
 
 
 @triton.jit
-def found_in(
-    operand, ids, at, row, length, pointers, offsets, counts, chosen, CHUNK: tl.constexpr, WIDTH: tl.constexpr
-):
-    """int32 [W], twice: for each id, equal ids in a list of its row, and those of them at smaller positions."""
-    count = tl.zeros([WIDTH], tl.int32)
-    rank = tl.zeros([WIDTH], tl.int32)
-    address, dtype, first, picks = locate(operand, row, pointers, offsets, counts)
-    begin = 0
-    while begin < length:
-        place = begin + tl.arange(0, CHUNK)
-        exists = place < length
-        theirs = load_ids(address, dtype, place_of(first, picks, place, exists, chosen), exists)
-        equal = exists[:, None] & (theirs[:, None] == ids[None, :])
-        count += tl.sum(equal.to(tl.int32), 0)
-        rank += tl.sum((equal & (place[:, None] < at[None, :])).to(tl.int32), 0)
-        begin += CHUNK
-    return count, rank
+def halves(x, WIDTH: tl.constexpr):
+    """A vector's first and second half."""
+    return tl.split(tl.trans(tl.reshape(x, (2, WIDTH // 2))))
 
 
 @triton.jit
-def summed_in(
+def met(theirs, at_theirs, weights, ids, at, length, RANKED: tl.constexpr, SCORED: tl.constexpr):
+    """[W], for each of `ids`: equal ones among `theirs`, those of them at smaller positions, the sum of their weights."""
+    equal = (at_theirs < length)[:, None] & (theirs[:, None] == ids[None, :])
+    count = tl.zeros(ids.shape, tl.int32)
+    rank = tl.zeros(ids.shape, tl.int32)
+    score = tl.zeros(ids.shape, tl.float32)
+    if SCORED:
+        score = tl.sum(tl.where(equal, weights[:, None], 0.0), 0)
+    else:
+        count = tl.sum(equal.to(tl.int32), 0)
+    if RANKED:
+        rank = tl.sum((equal & (at_theirs[:, None] < at[None, :])).to(tl.int32), 0)
+    return count, rank, score
+
+
+@triton.jit
+def met_in(
     operand,
     ids,
     at,
@@ -155,30 +152,49 @@ def summed_in(
     offsets,
     counts,
     chosen,
-    CHUNK: tl.constexpr,
+    RANKED: tl.constexpr,
+    SCORED: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """[W]: for each id, (float64 sum of the scores of equal ids, int32 number of those at smaller positions).
+    """[W], for each id: equal ids in a list of its row, those of them at smaller positions, the sum of their scores.
 
-    Scores are two operands further on.
+    (int32, int32, float64); RANKED or SCORED, what is not asked for is 0, and SCORED counts nothing. Scores are two
+    operands further on, and summed in float32 within half a chunk.
     """
-    score = tl.zeros([WIDTH], tl.float64)
+    count = tl.zeros([WIDTH], tl.int32)
     rank = tl.zeros([WIDTH], tl.int32)
+    score = tl.zeros([WIDTH], tl.float64)
     address, dtype, first, picks = locate(operand, row, pointers, offsets, counts)
-    scores, _no_dtype, first_s, picks_s = locate(operand + 2 * OPERAND_WORDS, row, pointers, offsets, counts)
-    length_s = operand_length(operand + 2 * OPERAND_WORDS, row, True, pointers, num_slots, counts)
     begin = 0
     while begin < length:
-        place = begin + tl.arange(0, CHUNK)
+        place = begin + tl.arange(0, WIDTH)
         exists = place < length
         theirs = load_ids(address, dtype, place_of(first, picks, place, exists, chosen), exists)
-        scored = exists & (place < length_s)
-        weight = load_scores(scores, place_of(first_s, picks_s, place, scored, chosen), scored)
-        equal = exists[:, None] & (theirs[:, None] == ids[None, :])
-        score += tl.sum(tl.where(equal, weight[:, None], 0.0), 0)
-        rank += tl.sum((equal & (place[:, None] < at[None, :])).to(tl.int32), 0)
-        begin += CHUNK
-    return score, rank
+        weights = theirs
+        if SCORED:
+            weights = scores_of(operand, place, exists, row, pointers, num_slots, offsets, counts, chosen)
+        theirs_low, theirs_high = halves(theirs, WIDTH)
+        weights_low, weights_high = halves(weights, WIDTH)
+        middle = begin + WIDTH // 2
+        low = begin + tl.arange(0, WIDTH // 2)
+        c, r, s = met(theirs_low, low, weights_low, ids, at, length, RANKED, SCORED)
+        count, rank, score = count + c, rank + r, score + s
+        if middle < length:
+            high = middle + tl.arange(0, WIDTH // 2)
+            c, r, s = met(theirs_high, high, weights_high, ids, at, length, RANKED, SCORED)
+            count, rank, score = count + c, rank + r, score + s
+        begin += WIDTH
+    return count, rank, score
+
+
+@triton.jit
+def scores_of(operand, at, exists, row, pointers, num_slots, offsets, counts, chosen):
+    """float32 scores of elements of a list, two operands further on; 0 where the scores' list is shorter."""
+    scores = operand + 2 * OPERAND_WORDS
+    address, _dtype, first, picks = locate(scores, row, pointers, offsets, counts)
+    length = operand_length(scores, row, True, pointers, num_slots, counts)
+    scored = exists & (at < length)
+    return load_scores(address, place_of(first, picks, at, scored, chosen), scored)
 
 
 @triton.jit
@@ -195,26 +211,30 @@ def over_ids(
     offsets,
     counts,
     chosen,
-    CHUNK: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
     """has_id_overlap, id_overlap_count, get_max_count, jaccard."""
     any_found = tl.zeros([], tl.int32)
     overlap = tl.zeros([], tl.int32)
     most = tl.zeros([], tl.int32)
-    ranks = (tl.load(slots + 1) >= 0) | (tl.load(slots + 2) >= 0) | (tl.load(slots + 3) >= 0)
     address, dtype, first, picks = locate(a, row, pointers, offsets, counts)
     begin = 0
     while begin < length_a:
         at = begin + tl.arange(0, WIDTH)
         exists = at < length_a
         ids = load_ids(address, dtype, place_of(first, picks, at, exists, chosen), exists)
-        found, _unused = found_in(b, ids, at, row, length_b, pointers, offsets, counts, chosen, CHUNK, WIDTH)
-        any_found += tl.sum((exists & (found > 0)).to(tl.int32), 0)
-        if ranks:
-            count, rank = found_in(a, ids, at, row, length_a, pointers, offsets, counts, chosen, CHUNK, WIDTH)
-            overlap += tl.sum((exists & (rank < found)).to(tl.int32), 0)
-            most += tl.sum(tl.where(exists & (rank == 0) & (found > 0), tl.maximum(count, found), 0), 0)
+        found, _r, _s = met_in(
+            b, ids, at, row, length_b, pointers, num_slots, offsets, counts, chosen, False, False, WIDTH
+        )
+        found = tl.where(exists, found, 0)
+        num_found = tl.sum((found > 0).to(tl.int32), 0)
+        any_found += num_found
+        if num_found > 0:  # few rows have an id in common, and only they need to know the ids' ranks
+            count, rank, _s = met_in(
+                a, ids, at, row, length_a, pointers, num_slots, offsets, counts, chosen, True, False, WIDTH
+            )
+            overlap += tl.sum((rank < found).to(tl.int32), 0)
+            most += tl.sum(tl.where((rank == 0) & (found > 0), tl.maximum(count, found), 0), 0)
         begin += WIDTH
     union = (length_a + length_b - overlap).to(tl.float64)
     store_result(slots, (any_found > 0).to(tl.float32), null, row, pointers, num_slots)
@@ -237,50 +257,34 @@ def over_sums(
     offsets,
     counts,
     chosen,
-    CHUNK: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
     """cosine, of the scores summed for each id."""
-    dot = tl.zeros([], tl.float64)
-    norm_a = tl.zeros([], tl.float64)
-    address, dtype, first, picks = locate(a, row, pointers, offsets, counts)
-    begin = 0
-    while begin < length_a:
-        at = begin + tl.arange(0, WIDTH)
-        exists = at < length_a
-        ids = load_ids(address, dtype, place_of(first, picks, at, exists, chosen), exists)
-        score_a, rank = summed_in(a, ids, at, row, length_a, pointers, num_slots, offsets, counts, chosen, CHUNK, WIDTH)
-        score_b, _unused = summed_in(
-            b, ids, at, row, length_b, pointers, num_slots, offsets, counts, chosen, CHUNK, WIDTH
-        )
-        distinct = exists & (rank == 0)
-        dot += tl.sum(tl.where(distinct, score_a * score_b, 0.0), 0)
-        norm_a += tl.sum(tl.where(distinct, score_a * score_a, 0.0), 0)
-        begin += WIDTH
-    norm_b = norm_of(b, row, length_b, pointers, num_slots, offsets, counts, chosen, CHUNK, WIDTH)
+    norm_a = products(a, a, row, length_a, length_a, pointers, num_slots, offsets, counts, chosen, WIDTH)
+    norm_b = products(b, b, row, length_b, length_b, pointers, num_slots, offsets, counts, chosen, WIDTH)
+    dot = products(a, b, row, length_a, length_b, pointers, num_slots, offsets, counts, chosen, WIDTH)
     norm = tl.sqrt(norm_a) * tl.sqrt(norm_b)
     result = tl.where(norm == 0, 0.0, dot / tl.where(norm == 0, 1.0, norm))
     store_result(slots, result, null, row, pointers, num_slots)
 
 
 @triton.jit
-def norm_of(
-    operand, row, length, pointers, num_slots, offsets, counts, chosen, CHUNK: tl.constexpr, WIDTH: tl.constexpr
-):
-    """Sum of squares of a list's scores summed per id."""
-    norm = tl.zeros([], tl.float64)
-    address, dtype, first, picks = locate(operand, row, pointers, offsets, counts)
+def products(a, b, row, length_a, length_b, pointers, num_slots, offsets, counts, chosen, WIDTH: tl.constexpr):
+    """Sum over ids of (the first list's scores of the id) * (the second's), as a sum over pairs of elements."""
+    total = tl.zeros([], tl.float64)
+    address, dtype, first, picks = locate(a, row, pointers, offsets, counts)
     begin = 0
-    while begin < length:
+    while begin < length_a:
         at = begin + tl.arange(0, WIDTH)
-        exists = at < length
+        exists = at < length_a
         ids = load_ids(address, dtype, place_of(first, picks, at, exists, chosen), exists)
-        score, rank = summed_in(
-            operand, ids, at, row, length, pointers, num_slots, offsets, counts, chosen, CHUNK, WIDTH
+        own = scores_of(a, at, exists, row, pointers, num_slots, offsets, counts, chosen)
+        _c, _r, theirs = met_in(
+            b, ids, at, row, length_b, pointers, num_slots, offsets, counts, chosen, False, True, WIDTH
         )
-        norm += tl.sum(tl.where(exists & (rank == 0), score * score, 0.0), 0)
+        total += tl.sum(tl.where(exists, own.to(tl.float64) * theirs, 0.0), 0)
         begin += WIDTH
-    return norm
+    return total
 
 
 @triton.jit
@@ -297,7 +301,6 @@ def over_scores(
     offsets,
     counts,
     chosen,
-    CHUNK: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
     """score_sum, score_min, score_max: of those elements of the second list whose id is in the first; NaN wins."""
@@ -307,17 +310,16 @@ def over_scores(
     number = tl.zeros([], tl.int32)
     nans = tl.zeros([], tl.int32)
     address, dtype, first, picks = locate(b, row, pointers, offsets, counts)
-    scores, _no_dtype, first_s, picks_s = locate(b + 2 * OPERAND_WORDS, row, pointers, offsets, counts)
-    length_s = operand_length(b + 2 * OPERAND_WORDS, row, True, pointers, num_slots, counts)
     begin = 0
     while begin < length_b:
         at = begin + tl.arange(0, WIDTH)
         exists = at < length_b
         ids = load_ids(address, dtype, place_of(first, picks, at, exists, chosen), exists)
-        found, _unused = found_in(a, ids, at, row, length_a, pointers, offsets, counts, chosen, CHUNK, WIDTH)
+        found, _r, _s = met_in(
+            a, ids, at, row, length_a, pointers, num_slots, offsets, counts, chosen, False, False, WIDTH
+        )
         common = exists & (found > 0)
-        scored = exists & (at < length_s)
-        score = load_scores(scores, place_of(first_s, picks_s, at, scored, chosen), scored)
+        score = scores_of(b, at, exists, row, pointers, num_slots, offsets, counts, chosen).to(tl.float64)
         number += tl.sum(common.to(tl.int32), 0)
         nans += tl.sum((common & flag(score != score)).to(tl.int32), 0)
         total += tl.sum(tl.where(common, score, 0.0), 0)

@@ -52,6 +52,8 @@ def _row(number: int, launch: Launch, groups: Groups) -> LaunchRow:
     reason = REASONS[launch.kernel]
     if launch.kernel == "values" and not all(kind in ("same", "fill_rows", "null_rows") for kind in launch.structures):
         reason += "; apart, because finding their elements takes twice the registers"
+    if launch.picked:
+        reason += "; apart, because elements in the order of their picks need not find their rows"
     if launch.float64:
         reason += "; apart, because its floats are float64"
     return LaunchRow(
@@ -85,5 +87,5 @@ def _work(launch: Launch, groups: Groups) -> str:
         "select": f"{number} lists in groups of {tiles.select[0]} rows, {tiles.select[1]} elements at a time",
         "bases": f"{number} lists, one program",
         "values": f"{number} lists in tiles of {tiles.value} elements, numbered on the device",
-        "compare": f"{number} pairs of lists, {tiles.compare[0]} x {tiles.compare[1]} elements of a row at a time",
+        "compare": f"{number} pairs of lists, {tiles.compare} elements of a row at a time",
     }[launch.kernel]

@@ -1,6 +1,6 @@
 """Fusion in the small: which fusions share a launch, how large tiles are, how the work is laid out.
 
-Pure and deterministic. A wave takes at most ten launches, whatever the number of features; kinds of work a wave
+Pure and deterministic. A wave takes at most eleven launches, whatever the number of features; kinds of work a wave
 does not have take none. Raw lists are scanned with the first wave.
 """
 
@@ -13,7 +13,8 @@ from itertools import groupby
 from rap_contract.types import Dtype
 
 from rap_trainer.fusion.ops.step import Step
-from rap_trainer.fusion.stages import Comparison, JointComparison, Lane, Lowered, Operand, Selection, Slot, Stage
+from rap_trainer.fusion.slot import Slot
+from rap_trainer.fusion.stages import Comparison, JointComparison, Lane, Lowered, Operand, Selection, Stage
 from rap_trainer.fusion.words import COMPARISON_KINDS
 
 
@@ -29,19 +30,21 @@ class Tiles:
     """Elements of a list."""
     scan: int = 4096
     """Rows of a scan."""
-    select: tuple[int, int] = (32, 256)
-    """Rows and elements of a selection."""
-    compare: tuple[int, int] = (8, 32)
-    """Elements of the second list that meet so many of the first at once; a program of one warp takes a row."""
+    select: tuple[int, int] = (32, 128)
+    """Rows and elements of a selection; a program is one warp."""
+    picked: int = 256
+    """Elements of what a selection picked; a program is one warp and takes the rows of a selection's."""
+    compare: int = 32
+    """Elements of one list that meet half as many of the other at once; a program of one warp takes a row."""
+    scan_warps: int = 16
     value_warps: int = 4
-    select_warps: int = 2
     ahead: int = 2048
     """Rows ahead of a lane's tile whose lengths are added up at a time."""
 
     @classmethod
     def interpreted(cls) -> Tiles:
         """For Triton's interpreter, whose time grows with the tile; small batches still span several tiles."""
-        return cls(lane=16, wide_lane=32, value=32, scan=16, select=(4, 8), compare=(4, 8), ahead=16)
+        return cls(lane=16, wide_lane=32, value=32, scan=16, select=(4, 8), picked=8, compare=8, ahead=16)
 
 
 STEP_COST: Mapping[str, int] = {
@@ -78,6 +81,8 @@ class Launch:
     float64: bool = False
     general: bool = False
     """values: some stage must find the row of each element; lanes: some lane reads a list."""
+    picked: bool = False
+    """values: each element is the next that a selection picked, and need not find its row."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,8 +191,8 @@ class _Builder:
     def add(self, number: int, wave: tuple[Lane | Stage | Comparison, ...]) -> None:
         """The launches of one wave."""
         stages = [fusion for fusion in wave if isinstance(fusion, Stage)]
-        plain = sorted((stage for stage in stages if not _selections(stage)), key=_is_simple)
-        selecting = sorted((stage for stage in stages if _selections(stage)), key=_is_simple, reverse=True)
+        plain = sorted((stage for stage in stages if not _selections(stage)), key=_kind, reverse=True)
+        selecting = sorted((stage for stage in stages if _selections(stage)), key=_kind)
         comparisons = [fusion for fusion in wave if isinstance(fusion, Comparison)]
         begin = len(self.raw_lists) + len(self.stages)
         scan_from = 0 if number == 0 else begin
@@ -201,9 +206,9 @@ class _Builder:
                 Launch(kernel="bases", wave=number, first=begin, end=begin + len(stages), features=names)
             )
             first = begin
-            for _, same_kind in groupby([*plain, *selecting], key=_is_simple):
+            for kind, same_kind in groupby([*plain, *selecting], key=_kind):
                 together = list(same_kind)
-                self.launches.append(replace(self._values(number, first, together), first_stage=begin))
+                self.launches.append(replace(self._values(number, first, together, kind), first_stage=begin))
                 first += len(together)
         if comparisons:
             first = len(self.comparisons)
@@ -234,7 +239,7 @@ class _Builder:
         if end > first:
             self.launches.append(Launch(kernel="select", wave=wave, first=first, end=end, features=_features(fusions)))
 
-    def _values(self, wave: int, first: int, stages: list[Stage]) -> Launch:
+    def _values(self, wave: int, first: int, stages: list[Stage], kind: int) -> Launch:
         return Launch(
             kernel="values",
             wave=wave,
@@ -246,6 +251,7 @@ class _Builder:
             structures=tuple(sorted({stage.structure.kind for stage in stages})),
             float64=any(stage.operand.dtype is Dtype.FLOAT64 for stage in stages),
             general=any(not stage.keeps_positions for stage in stages),
+            picked=kind == PICKED,
         )
 
     def _lanes(self, wave: int, lanes: list[Lane], *, float64: bool) -> None:
@@ -282,9 +288,14 @@ class _Builder:
         )
 
 
-def _is_simple(stage: Stage) -> bool:
-    """Whether no element's place needs arithmetic with other lengths: such kernels need half the registers."""
-    return stage.structure.kind in ("same", "fill_rows", "null_rows")
+SIMPLE, PICKED, MOVING = range(3)
+
+
+def _kind(stage: Stage) -> int:
+    """MOVING: elements' places need arithmetic with other lengths, which takes twice the registers."""
+    if stage.keeps_picks:
+        return PICKED
+    return SIMPLE if stage.structure.kind in ("same", "fill_rows", "null_rows") else MOVING
 
 
 def _selections(stage: Stage) -> bool:

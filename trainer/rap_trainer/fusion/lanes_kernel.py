@@ -8,12 +8,10 @@ import triton
 import triton.language as tl
 
 from rap_trainer.fusion.ops.apply import apply_chain
-from rap_trainer.fusion.ops.elements import load_element
+from rap_trainer.fusion.ops.elements import load_element, null_flags, store_scratch
 from rap_trainer.fusion.words import (
     KIND_DENSE,
-    KIND_FLOAT32,
     KIND_IDS,
-    KIND_INT64,
     KIND_LABEL,
     LANE_BASE,
     LANE_BASE_PER_ROW,
@@ -80,11 +78,7 @@ def lanes_kernel(
                 )
                 exists = mask & (length > 0)
         i, f = load_element(tl.load(pointers + slot), tl.load(lane + LANE_DTYPE), index, exists, FLOAT)
-        null = exists == 0
-        nulls = tl.load(pointers + num_slots + slot)
-        if nulls != 0:
-            flag = tl.load(nulls.to(tl.pointer_type(tl.int8)) + index, mask=exists, other=0)
-            null = null | (flag != 0)
+        null = (exists == 0) | (null_flags(pointers, num_slots, slot, index, exists) != 0)
         i, f, null = apply_chain(
             tl.load(lane + LANE_CHAIN),
             tl.load(lane + LANE_STEPS),
@@ -196,12 +190,7 @@ def store_lane(
             tl.store(lengths + lengths_row * num_rows + row, width.to(tl.int32) + tl.zeros_like(row), mask=mask)
     else:
         target = tl.load(pointers + base)
-        if kind == KIND_INT64:
-            tl.store(target.to(tl.pointer_type(tl.int64)) + row, i, mask=mask)
-        elif kind == KIND_FLOAT32:
-            tl.store(target.to(tl.pointer_type(tl.float32)) + row, f.to(tl.float32), mask=mask)
-        else:
-            tl.store(target.to(tl.pointer_type(tl.float64)) + row, f.to(tl.float64), mask=mask)
+        store_scratch(kind, target, i, f, row, mask)
         if tl.load(lane + LANE_NULLS) != 0:
             flags = tl.load(pointers + num_slots + base).to(tl.pointer_type(tl.int8))
             tl.store(flags + row, null.to(tl.int8), mask=mask)

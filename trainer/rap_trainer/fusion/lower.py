@@ -17,7 +17,8 @@ from rap_contract.types import Dtype
 from rap_trainer.fusion.lower_lists import ListLowering
 from rap_trainer.fusion.ops.encode import COMPARISONS, ENCODERS, Place
 from rap_trainer.fusion.ops.step import Step
-from rap_trainer.fusion.stages import Comparison, Destination, Lane, Lowered, Slot, Stage
+from rap_trainer.fusion.slot import Slot
+from rap_trainer.fusion.stages import Comparison, Destination, Lane, Lowered, Stage
 
 Fusion = Lane | Stage | Comparison
 

@@ -7,8 +7,8 @@ change of structure met becomes the stage's; before a second one the value passe
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from rap_contract.graph import Node
 from rap_contract.ops.cartesian import Cartesian
@@ -21,19 +21,35 @@ from rap_contract.types import Dtype
 
 from rap_trainer.fusion.ops.encode import ENCODERS
 from rap_trainer.fusion.ops.step import Step
+from rap_trainer.fusion.slot import Slot
 from rap_trainer.fusion.stages import (
     NO_LIMIT,
     Comparison,
     Destination,
     Operand,
     Selection,
-    Slot,
     Stage,
     Structure,
 )
 
-if TYPE_CHECKING:
-    from rap_trainer.fusion.lower import Lowering
+
+class Lowering(Protocol):
+    """What the lowering of lists asks of that of everything else."""
+
+    nullable: frozenset[str]
+    scratch: dict[int, Slot]
+
+    def node(self, index: int) -> Node: ...
+
+    def may_be_null(self, node: Node) -> bool: ...
+
+    def encoded(self, node: Node, position: int | None, feature: str) -> tuple[Step, ...]: ...
+
+    def scalar_slot(self, node: Node, feature: str) -> Slot: ...
+
+    def scalar_dtype(self, node: Node) -> Dtype: ...
+
+    def write(self, slot: Slot, node: int, fusion: Stage, reads: tuple[Slot, ...]) -> None: ...
 
 
 @dataclass
@@ -153,25 +169,17 @@ class ListLowering:
     def _operand(self, node: Node, walk: _Walk) -> Operand:
         """What the stage reads: `node`, with the walk's sample drawn from it."""
         operand = self.operand(node)
-        if walk.sample is None:
-            return operand
-        base = operand.selection or Selection(slot=operand.slot)
-        word = math.ceil(walk.sample.rate * 2**53)
-        selection = Selection(
-            slot=base.slot,
-            partner=base.partner,
-            mode=base.mode,
-            limit=walk.limit_before,
-            rate_word=word,
-            salt=walk.sample.salt,
-        )
-        return Operand(
-            slot=operand.slot,
-            dtype=operand.dtype,
-            is_list=operand.is_list,
-            selection=selection,
-            weights=operand.weights,
-        )
+        selection = operand.selection
+        if walk.sample is not None:
+            selection = replace(
+                selection or Selection(slot=operand.slot),
+                limit=walk.limit_before,
+                rate_word=math.ceil(walk.sample.rate * 2**53),
+                salt=walk.sample.salt,
+            )
+        if selection is not None and selection.packs and walk.structure is None:
+            selection = replace(selection, keep=walk.limit_after)
+        return replace(operand, selection=selection)
 
     def operand(self, node: Node) -> Operand:
         """A list node as something to read: a column, a column without its nulls, or scratch."""

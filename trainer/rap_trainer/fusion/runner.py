@@ -15,14 +15,14 @@ from rap_trainer.fusion.compare_kernel import compare_kernel
 from rap_trainer.fusion.groups import Launch, Tiles
 from rap_trainer.fusion.lanes_kernel import lanes_kernel
 from rap_trainer.fusion.ops.codes import CODES
+from rap_trainer.fusion.picked_kernel import picked_kernel
 from rap_trainer.fusion.scan_kernel import scan_kernel
 from rap_trainer.fusion.select_kernel import select_kernel
 from rap_trainer.fusion.values_kernel import values_kernel
 from rap_trainer.fusion.words import STRUCTURES
 
 LANE_ROWS_PER_WARP = 128  # four a thread
-VALUE_PROGRAMS_PER_SM = 8
-COMPARE_PROGRAMS_PER_SM = 32
+VALUE_PROGRAMS_PER_SM = 16
 INTERPRETED_PROGRAMS = 3  # on a CPU programs run one after the other: few, but more than one
 
 
@@ -53,7 +53,7 @@ class Runner:
         programs = self._programs(launch, binding.num_rows)
         if programs > 0:
             grid = (programs if max_programs is None else min(programs, max_programs),)
-            getattr(self, f"_{launch.kernel}")(grid, launch, binding, outputs)
+            getattr(self, "_picked" if launch.picked else f"_{launch.kernel}")(grid, launch, binding, outputs)
 
     def _programs(self, launch: Launch, num_rows: int) -> int:
         num = launch.end - launch.first
@@ -65,13 +65,12 @@ class Runner:
             "lanes": num * triton.cdiv(num_rows, self.tiles.lane),
             "select": num * triton.cdiv(num_rows, self.tiles.select[0]),
             "compare": num * num_rows,
-            "values": 2**31 - 1,
         }.get(launch.kernel, num)
-        if self.num_multiprocessors is None:
-            return min(int(items), INTERPRETED_PROGRAMS)
-        limits = {"values": VALUE_PROGRAMS_PER_SM, "compare": COMPARE_PROGRAMS_PER_SM}
-        limit = limits.get(launch.kernel)
-        return int(items if limit is None else min(items, limit * self.num_multiprocessors))
+        if launch.picked:
+            items = num * triton.cdiv(num_rows, self.tiles.select[0])
+        elif launch.kernel == "values":  # the number of their tiles is known on the device alone
+            items = VALUE_PROGRAMS_PER_SM * (self.num_multiprocessors or 1)
+        return int(items) if self.num_multiprocessors is not None else min(int(items), INTERPRETED_PROGRAMS)
 
     def _lanes(self, grid: tuple[int], launch: Launch, binding: Binding, outputs: Outputs) -> None:
         present = outputs.present_BF
@@ -120,7 +119,7 @@ class Runner:
             binding.num_rows,
             STRUCTURES=_structures(launch),
             ROWS=self.tiles.scan,
-            num_warps=16,
+            num_warps=self.tiles.scan_warps,
         )
 
     def _select(self, grid: tuple[int], launch: Launch, binding: Binding, outputs: Outputs) -> None:
@@ -136,12 +135,14 @@ class Runner:
             self.scratch.counts,
             self.scratch.chosen,
             self.scratch.hashes,
+            self.tables.mixed,
+            self.tables.mixed.numel(),
             binding.row_ids_B,
             binding.num_rows,
             self.row_capacity,
             ROWS=self.tiles.select[0],
             TILE=self.tiles.select[1],
-            num_warps=self.tiles.select_warps,
+            num_warps=1,
         )
 
     def _bases(self, grid: tuple[int], launch: Launch, binding: Binding, outputs: Outputs) -> None:
@@ -199,6 +200,33 @@ class Runner:
             num_warps=self.tiles.value_warps,
         )
 
+    def _picked(self, grid: tuple[int], launch: Launch, binding: Binding, outputs: Outputs) -> None:
+        picked_kernel[grid](
+            self.tables.entries,
+            launch.first,
+            launch.end - launch.first,
+            self.tables.steps,
+            self.tables.ints,
+            self.tables.floats,
+            binding.pointers_3S,
+            self.num_slots,
+            self.scratch.counts,
+            self.scratch.offsets,
+            self.scratch.chosen,
+            self.scratch.bases,
+            outputs.ids_N,
+            _weights(outputs),
+            outputs.counters,
+            binding.num_rows,
+            outputs.ids_N.numel(),
+            CHAINS=_chains(launch),
+            WEIGHTED=outputs.weights_N is not None,
+            FLOAT=tl.float64 if launch.float64 else tl.float32,
+            ROWS=self.tiles.select[0],
+            TILE=self.tiles.picked,
+            num_warps=1,
+        )
+
     def _compare(self, grid: tuple[int], launch: Launch, binding: Binding, outputs: Outputs) -> None:
         del outputs
         compare_kernel[grid](
@@ -211,8 +239,7 @@ class Runner:
             self.scratch.counts,
             self.scratch.chosen,
             binding.num_rows,
-            CHUNK=self.tiles.compare[0],
-            WIDTH=self.tiles.compare[1],
+            WIDTH=self.tiles.compare,
             num_warps=1,
         )
 

@@ -1,9 +1,9 @@
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call"
 # Triton functions are compiled from their source; their arguments have no Python types.
-"""Which elements of lists remain: nulls collapsed, a sample drawn. Runs over elements, so that long and short lists cost alike.
+"""Which elements of lists remain: nulls collapsed, a sample drawn, the first so many kept. Runs over elements, so that long and short lists cost alike.
 
-A program takes a group of rows; their elements lie one after the other. What remains is packed per group into
-`chosen`, and each row learns where its part starts and how many there are. Rows talk to elements through memory and
+A program of one warp takes a group of rows; their elements lie one after the other. What remains is packed per group
+into `chosen`, and each row learns where its part starts and how many there are. Rows talk to elements through memory and
 a barrier of the program. sample: hash_128_to_64(hash_128_to_64(salt, twang_mix64(row id)), twang_mix64(position)).
 """
 
@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 
 from rap_trainer.fusion.lists import raw_length, row_of
+from rap_trainer.fusion.ops.elements import null_flags
 from rap_trainer.fusion.ops.sigrid_hash import hash_128_to_64, twang_mix64
 from rap_trainer.fusion.words import (
     OPERAND_CHOSEN,
@@ -22,6 +23,7 @@ from rap_trainer.fusion.words import (
     OPERAND_STARTS,
     PROPAGATE,
     SELECTION_HASHES,
+    SELECTION_KEEP,
     SELECTION_LANDMARKS,
     SELECTION_LIMIT,
     SELECTION_MODE,
@@ -33,7 +35,7 @@ from rap_trainer.fusion.words import (
 )
 
 
-@triton.jit(do_not_specialize=["first", "end", "num_slots", "num_rows", "capacity"])
+@triton.jit(do_not_specialize=["first", "end", "num_slots", "num_mixed", "num_rows", "capacity"])
 def select_kernel(
     first,
     end,
@@ -45,6 +47,8 @@ def select_kernel(
     counts,
     chosen,
     hashes,
+    mixed,
+    num_mixed,
     row_ids,
     num_rows,
     capacity,
@@ -53,134 +57,214 @@ def select_kernel(
 ):
     """Selections [first, end) x groups of ROWS rows. `capacity`: rows of each part of `counts`.
 
-    `counts` has four parts a selection: counts, starts, ends, and flags of null rows or ranks.
+    `counts` has three parts a selection: counts, starts, flags of null rows. `mixed`: twang_mix64 of the positions
+    0..num_mixed - 1.
     """
     groups = (num_rows + ROWS - 1) // ROWS
     item = tl.program_id(0)
     while item < (end - first) * groups:
         selection = selections + (first + item // groups) * SELECTION_WORDS
-        row = (item % groups) * ROWS + tl.arange(0, ROWS)
+        first_row = (item % groups) * ROWS
+        last_row = tl.minimum(first_row + ROWS, num_rows)
+        row = first_row + tl.arange(0, ROWS)
         mask = row < num_rows
-        part = counts + tl.load(selection + OPERAND_COUNTS)
+        mode = tl.load(selection + SELECTION_MODE)
         starts = counts + tl.load(selection + OPERAND_STARTS)
-        zero = tl.zeros([ROWS], tl.int32)
-        tl.store(starts + row, zero, mask=mask)
-        tl.store(starts + capacity + row, zero, mask=mask)
-        tl.store(starts + 2 * capacity + row, zero, mask=mask)
+        flags = starts + capacity
+        length = raw_length(selection, row, mask, pointers, num_slots)
+        if mode == PROPAGATE:
+            tl.store(flags + row, tl.zeros([ROWS], tl.int32), mask=mask)
         if tl.load(selection + SELECTION_RATE) >= 0:
             row_id = tl.load(row_ids + row, mask=mask, other=0)
             salt = tl.load(selection + SELECTION_SALT) + tl.zeros_like(row_id)
             row_hash = hash_128_to_64(salt, twang_mix64(row_id))
             tl.store(hashes + tl.load(selection + SELECTION_HASHES) + row, row_hash, mask=mask)
         tl.debug_barrier()
-        first_row = (item % groups) * ROWS
-        last_row = tl.minimum(first_row + ROWS, num_rows)
-        elements(
-            selection,
-            first_row,
-            last_row,
-            pointers,
-            num_slots,
-            offsets,
-            landmarks,
-            chosen,
-            starts,
-            hashes,
-            capacity,
-            TILE,
-        )
-        tl.debug_barrier()
-        source = raw_length(selection, row, mask, pointers, num_slots)
-        taken = tl.load(starts + capacity + row, mask=mask, other=0) - tl.load(starts + row, mask=mask, other=0)
-        if tl.load(selection + OPERAND_CHOSEN) < 0:
-            taken = source
-        null = source < 0
-        if tl.load(selection + SELECTION_MODE) == PROPAGATE:
-            null = null | (tl.load(starts + 2 * capacity + row, mask=mask, other=0) != 0)
-        tl.store(part + row, tl.where(null, -1, taken), mask=mask)
+        begin, stop = first_row, last_row
+        begins = tl.load(selection + OPERAND_OFFSETS)
+        if begins >= 0:
+            begin = tl.load(offsets + begins + first_row)
+            stop = tl.load(offsets + begins + last_row)
+        if mode == PROPAGATE:
+            flag_null_rows(selection, begin, stop, pointers, num_slots, offsets, landmarks, flags, TILE)
+        taken = length
+        if tl.load(selection + OPERAND_CHOSEN) >= 0:
+            stop = pick(
+                selection, first_row, begin, stop, length, pointers, num_slots, offsets, chosen, starts, hashes, mixed,
+                num_mixed, ROWS, TILE,
+            )  # fmt: skip
+            tl.debug_barrier()
+            start = tl.load(starts + row, mask=length > 0, other=stop)
+            following = tl.associative_scan(start, 0, smaller, reverse=True)
+            tl.store(starts + row, following, mask=mask)
+            tl.debug_barrier()
+            ends = tl.load(starts + row + 1, mask=row + 1 < last_row, other=stop)
+            taken = tl.where(length > 0, ends - following, 0)
+        null = length < 0
+        if mode == PROPAGATE:
+            tl.debug_barrier()
+            null = null | (tl.load(flags + row, mask=mask, other=0) != 0)
+        tl.store(counts + tl.load(selection + OPERAND_COUNTS) + row, tl.where(null, -1, taken), mask=mask)
         item += tl.num_programs(0)
 
 
 @triton.jit
-def elements(
+def null_elements(selection, element, exists, pointers, num_slots):
+    """int8: 1 where an element or its partner is null."""
+    null = null_flags(pointers, num_slots, tl.load(selection + OPERAND_SLOT), element, exists)
+    partner = tl.load(selection + SELECTION_PARTNER)
+    if partner >= 0:
+        null |= null_flags(pointers, num_slots, partner, element, exists)
+    return null
+
+
+@triton.jit
+def row_bounds(selection, element, exists, offsets, landmarks):
+    """(row, its first element, one past its last) of each element; a number is a row of one."""
+    row = element
+    row_begin = element
+    row_end = element + 1
+    begins = tl.load(selection + OPERAND_OFFSETS)
+    if begins >= 0:
+        own = offsets + begins
+        row = row_of(own, landmarks + tl.load(selection + SELECTION_LANDMARKS), element, exists)
+        row_begin = tl.load(own + row, mask=exists, other=0)
+        row_end = tl.load(own + row + 1, mask=exists, other=0)
+    return row, row_begin, row_end
+
+
+@triton.jit
+def flag_null_rows(selection, begin, end, pointers, num_slots, offsets, landmarks, flags, TILE: tl.constexpr):
+    """Flags the rows of null elements; a tile without any is done after reading its null flags."""
+    at = begin
+    while at < end:
+        element = at + tl.arange(0, TILE)
+        exists = element < end
+        null = null_elements(selection, element, exists, pointers, num_slots)
+        if tl.max(null.to(tl.int32), 0) != 0:
+            row, _begin, _end = row_bounds(selection, element, exists, offsets, landmarks)
+            tl.store(flags + row, tl.full([TILE], 1, tl.int32), mask=exists & (null != 0))
+        at += TILE
+
+
+@triton.jit
+def pick(
     selection,
     first_row,
-    last_row,
+    begin,
+    end,
+    length,
     pointers,
     num_slots,
     offsets,
-    landmarks,
     chosen,
     starts,
     hashes,
-    capacity,
+    mixed,
+    num_mixed,
+    ROWS: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """The elements of a group of rows, a tile at a time."""
+    """Packs the places of a group's remaining elements; the end of the last row's."""
+    known = tl.max(length, 0) <= num_mixed
     mode = tl.load(selection + SELECTION_MODE)
-    partner = tl.load(selection + SELECTION_PARTNER)
-    own_nulls = tl.load(pointers + num_slots + tl.load(selection + OPERAND_SLOT))
-    other_nulls = tl.load(pointers + num_slots + tl.maximum(partner, 0))
-    where_chosen = tl.load(selection + OPERAND_CHOSEN)
-    begins = tl.load(selection + OPERAND_OFFSETS)
-    begin = first_row
-    end = last_row
-    if begins >= 0:
-        begin = tl.load(offsets + begins + first_row)
-        end = tl.load(offsets + begins + last_row)
-    num_stay = 0
+    rate = tl.load(selection + SELECTION_RATE)
+    limit = tl.load(selection + SELECTION_LIMIT)
+    most = tl.load(selection + SELECTION_KEEP)
+    own = offsets + tl.load(selection + OPERAND_OFFSETS) + first_row
+    picks = chosen + tl.load(selection + OPERAND_CHOSEN)
+    row_hashes = hashes + tl.load(selection + SELECTION_HASHES) + first_row
+    starts += first_row
+    mark_rows(own, length, begin, end, picks, ROWS, TILE)
+    row_ahead = 0
+    num_stay, stay_ahead = 0, 0
+    start_ahead = begin
     num_kept = begin
     at = begin
     while at < end:
         element = at + tl.arange(0, TILE)
         exists = element < end
-        null = tl.zeros([TILE], tl.int8)
-        if own_nulls != 0:
-            null = tl.load(own_nulls.to(tl.pointer_type(tl.int8)) + element, mask=exists, other=0)
-        if partner >= 0:
-            if other_nulls != 0:
-                null |= tl.load(other_nulls.to(tl.pointer_type(tl.int8)) + element, mask=exists, other=0)
-        any_null = tl.max(null.to(tl.int32), 0)
-        if (where_chosen >= 0) | (any_null != 0):
-            row = element
-            row_begin = element
-            row_end = element + 1
-            if begins >= 0:
-                own = offsets + begins
-                row = row_of(own, landmarks + tl.load(selection + SELECTION_LANDMARKS), element, exists)
-                row_begin = tl.load(own + row)
-                row_end = tl.load(own + row + 1)
-            if mode == PROPAGATE:
-                tl.store(starts + 2 * capacity + row, tl.full([TILE], 1, tl.int32), mask=exists & (null != 0))
-            if where_chosen >= 0:
-                stays = (exists & ((null == 0) | (mode != SKIP))).to(tl.int32)
-                keep, num_stay = sampled(
-                    selection, stays, element, row, row_begin, exists, num_stay, starts + 2 * capacity, hashes
-                )
-                before = num_kept + tl.cumsum(keep, 0) - keep
-                tl.store(chosen + where_chosen + before, element, mask=keep != 0)
-                tl.store(starts + row, before, mask=exists & (element == row_begin))
-                tl.store(starts + capacity + row, before + keep, mask=exists & (element + 1 == row_end))
-                num_kept += tl.sum(keep, 0)
+        row = running_max(tl.load(picks + element, mask=exists, other=0), row_ahead)
+        row_ahead = tl.max(row, 0)
+        position = element - tl.load(own + row, mask=exists, other=0)
+        is_first = exists & (position == 0)
+        keep = exists.to(tl.int32)
+        if mode == SKIP:
+            null = null_elements(selection, element, exists, pointers, num_slots)
+            keep = (exists & (null == 0)).to(tl.int32)
+            position, num_stay, stay_ahead = ranked(keep, num_stay, stay_ahead, is_first)
+        if rate >= 0:
+            row_hash = tl.load(row_hashes + row, mask=exists, other=0)
+            drawn = sampled(row_hash, position, rate, known, mixed, exists)
+            keep = tl.where(drawn & (position < limit), keep, 0)
+        if tl.max(tl.where(exists, position, 0), 0) >= most:  # else no row has so many
+            drawn = tl.cumsum(keep, 0) - keep
+            at_begin = running_max(tl.where(is_first, drawn, start_ahead - num_kept), start_ahead - num_kept)
+            keep = tl.where(drawn - at_begin < most, keep, 0)
+        before = num_kept + tl.cumsum(keep, 0) - keep
+        tl.store(picks + before, element, mask=keep != 0)
+        tl.store(starts + row, before, mask=is_first)
+        start_ahead = tl.maximum(start_ahead, tl.max(tl.where(is_first, before, 0), 0))
+        num_kept += tl.sum(keep, 0)
         at += TILE
+    return num_kept
 
 
 @triton.jit
-def sampled(selection, stays, element, row, row_begin, exists, num_stay, ranks, hashes):
-    """(which of the staying elements are kept, number of staying ones so far)."""
-    rate = tl.load(selection + SELECTION_RATE)
-    keep = stays
-    if rate >= 0:
-        position = element - row_begin
-        if tl.load(selection + SELECTION_MODE) == SKIP:
-            rank = num_stay + tl.cumsum(stays, 0) - stays
-            tl.store(ranks + row, rank, mask=exists & (element == row_begin))
-            tl.debug_barrier()
-            position = rank - tl.load(ranks + row, mask=exists, other=0)
-            num_stay += tl.sum(stays, 0)
-        row_hash = tl.load(hashes + tl.load(selection + SELECTION_HASHES) + row, mask=exists, other=0)
-        hashed = hash_128_to_64(row_hash, twang_mix64(position.to(tl.int64)))
-        share = (hashed.to(tl.uint64, bitcast=True) >> 11).to(tl.int64)
-        inside = (position < tl.load(selection + SELECTION_LIMIT)) & (share < rate)
-        keep = tl.where(inside, stays, 0)
-    return keep, num_stay
+def mark_rows(own, length, begin, end, marks, ROWS: tl.constexpr, TILE: tl.constexpr):
+    """The place of each first element of a row gets the row's number in its group, all others 0.
+
+    `marks` is where the picks will lie: no pick is written before its tile has read its marks.
+    """
+    at = begin
+    while at < end:
+        element = at + tl.arange(0, TILE)
+        tl.store(marks + element, tl.zeros([TILE], tl.int32), mask=element < end)
+        at += TILE
+    tl.debug_barrier()
+    row = tl.arange(0, ROWS)
+    first = tl.load(own + row, mask=length > 0, other=0)
+    tl.store(marks + first, row, mask=length > 0)
+    tl.debug_barrier()
+
+
+@triton.jit
+def larger(a, b):
+    """The larger of two numbers."""
+    return tl.maximum(a, b)
+
+
+@triton.jit
+def smaller(a, b):
+    """The smaller of two numbers."""
+    return tl.minimum(a, b)
+
+
+@triton.jit
+def running_max(x, ahead):
+    """The largest so far, `ahead` of the first element included."""
+    return tl.maximum(tl.associative_scan(x, 0, larger), ahead)
+
+
+@triton.jit
+def ranked(flags, before, ahead, is_first):
+    """(how many flagged elements of its row come before each, how many there are so far in the group, where the last row began).
+
+    The count at which a row begins grows from row to row, so the largest so far is that of the element's row.
+    """
+    count = before + tl.cumsum(flags, 0) - flags
+    at_begin = running_max(tl.where(is_first, count, 0), ahead)
+    return count - at_begin, before + tl.sum(flags, 0), tl.max(at_begin, 0)
+
+
+@triton.jit
+def sampled(row_hash, position, rate, known, mixed, exists):
+    """Whether elements are drawn: the upper 53 bits of their hash are below `rate`."""
+    word = tl.zeros(row_hash.shape, tl.int64)
+    if known:
+        word = tl.load(mixed + position, mask=exists, other=0)
+    else:
+        word = twang_mix64(position.to(tl.int64))
+    hashed = hash_128_to_64(row_hash, word).to(tl.uint64, bitcast=True)
+    last = ((rate << 11) - 1).to(tl.uint64, bitcast=True)
+    return (hashed <= last) & (rate > 0)

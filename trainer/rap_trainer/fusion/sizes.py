@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from rap_trainer.fusion.stages import Operand, Slot, Stage
+from rap_trainer.fusion.slot import Slot
+from rap_trainer.fusion.stages import Operand, Stage
 
 CARTESIAN_ROOM = 8  # elements provided for pairs, per element of both lists, unless `max` allows fewer
 MAX_ELEMENTS = 2**31 - 1  # offsets within a list are int32

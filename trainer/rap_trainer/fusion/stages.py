@@ -1,7 +1,6 @@
 """What a feature graph is lowered to: lanes, stages and comparisons, each one vertical fusion. Values only.
 
-A slot names anything a kernel can read: a raw column by its name, or a buffer of this program (scratch)
-by the node it holds. Shapes: B rows.
+Shapes: B rows.
 """
 
 from __future__ import annotations
@@ -12,20 +11,10 @@ from typing import Literal
 from rap_contract.types import Dtype
 
 from rap_trainer.fusion.ops.step import Step
+from rap_trainer.fusion.slot import Slot
 
 NO_LIMIT = 2**31 - 1  # firstx takes at most this many elements
 POSITIONAL = frozenset({"enumerate", "local_hour_column"})  # element functions that read position or row
-
-
-@dataclass(frozen=True, order=True)
-class Slot:
-    """Something to read: a raw column, or (with `node`) a buffer that holds that node's value."""
-
-    name: str
-    node: int | None = None
-
-    def __str__(self) -> str:
-        return self.name if self.node is None else f"{self.name}#{self.node}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +60,13 @@ class Selection:
     rate_word: int | None = None
     """An element is sampled if its 53-bit hash is below this."""
     salt: int = 0
+    keep: int = NO_LIMIT
+    """Elements per row that remain after the sample."""
+
+    @property
+    def packs(self) -> bool:
+        """Whether what remains is written down, place by place; else only null rows are found."""
+        return self.mode == "skip" or self.rate_word is not None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,8 +112,20 @@ class Stage:
     def keeps_positions(self) -> bool:
         """Element e of the result is element e of the source, and no step asks for its row or position."""
         unlimited = self.limit_before == NO_LIMIT and self.limit_after == NO_LIMIT
-        placed = any(step.name in POSITIONAL for step in (*self.pre, *self.post))
-        return self.structure.kind == "same" and unlimited and self.operand.selection is None and not placed
+        return self.structure.kind == "same" and unlimited and self.operand.selection is None and not self._placed
+
+    @property
+    def keeps_picks(self) -> bool:
+        """Element e of a group of rows is the e-th that the selection picked there."""
+        selection = self.operand.selection
+        if selection is None or not self.operand.is_list or not selection.packs or selection.mode == "propagate":
+            return False
+        limits = self.limit_before == NO_LIMIT and self.limit_after >= selection.keep
+        return self.structure.kind == "same" and limits and not self._placed
+
+    @property
+    def _placed(self) -> bool:
+        return any(step.name in POSITIONAL for step in (*self.pre, *self.post))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,8 @@ from rap_trainer.fusion.ops.codes import CODES
 from rap_trainer.fusion.ops.elements import DTYPE_CODES
 from rap_trainer.fusion.ops.step import STEP_WORDS, Step
 from rap_trainer.fusion.sizes import Sizes
-from rap_trainer.fusion.stages import Destination, JointComparison, Lane, Operand, Selection, Slot, Stage
+from rap_trainer.fusion.slot import Slot
+from rap_trainer.fusion.stages import Destination, JointComparison, Lane, Operand, Selection, Stage
 from rap_trainer.fusion.words import COMPARISON_KINDS, LANDMARK_ELEMENTS, MODES, STRUCTURES
 
 KINDS = {"dense": 0, "label": 1, "ids": 2}
@@ -139,11 +140,11 @@ class Tables:
 
     def _add_selection(self, selection: Selection, operand: Operand) -> None:
         self._counts[selection] = self.num_counts
-        self.num_counts += 4 * self.sizes.batch_size
+        self.num_counts += 3 * self.sizes.batch_size
         if selection.rate_word is not None:
             self._hashes[selection] = self.num_hashes
             self.num_hashes += self.sizes.batch_size
-        if operand.is_list and (selection.mode == "skip" or selection.rate_word is not None):
+        if operand.is_list and selection.packs:
             self._chosen[selection] = self.num_chosen
             self.num_chosen += self.sizes.operand(operand)
 
@@ -232,6 +233,7 @@ class Tables:
             selection.salt,
             self._hashes.get(selection, -1),
             self._landmarks.get(operand.slot, -1),
+            selection.keep,
         )
         return padded((*self._operand(plain), *words), 16)
 

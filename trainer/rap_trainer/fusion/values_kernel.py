@@ -14,14 +14,12 @@ import triton.language as tl
 from rap_trainer.fusion.lists import limited, operand_length, row_of, source_index
 from rap_trainer.fusion.ops.apply import apply_chain
 from rap_trainer.fusion.ops.codes import holds
-from rap_trainer.fusion.ops.elements import load_element
+from rap_trainer.fusion.ops.elements import load_element, null_flags, store_scratch
 from rap_trainer.fusion.ops.sigrid_hash import hash_128_to_64
 from rap_trainer.fusion.words import (
     CARTESIAN,
     FILL_ROWS,
-    KIND_FLOAT32,
     KIND_IDS,
-    KIND_INT64,
     LIST_BEFORE,
     LIST_CAPACITY,
     LIST_CHAINS,
@@ -262,20 +260,14 @@ def load_operand(
             null = operand_length(operand, row, mask, pointers, num_slots, counts) < 0
             exists = mask & (null == 0)
     i, f = load_element(tl.load(pointers + slot), tl.load(operand + OPERAND_DTYPE), index, exists, FLOAT)
-    nulls = tl.load(pointers + num_slots + slot)
-    if nulls != 0:
-        flag = tl.load(nulls.to(tl.pointer_type(tl.int8)) + index, mask=exists, other=0)
-        null = null | (flag != 0)
+    null = null | (null_flags(pointers, num_slots, slot, index, exists) != 0)
     weight = tl.full(index.shape, 1.0, tl.float32)
     if WEIGHTED:
         slot = tl.load(operand + OPERAND_WEIGHTS)
         if slot >= 0:
             address = tl.load(pointers + slot).to(tl.pointer_type(tl.float32))
             weight = tl.load(address + index, mask=exists, other=1.0)
-            nulls = tl.load(pointers + num_slots + slot)
-            if nulls != 0:
-                flag = tl.load(nulls.to(tl.pointer_type(tl.int8)) + index, mask=exists, other=0)
-                weight = tl.where(flag != 0, 1.0, weight)
+            weight = tl.where(null_flags(pointers, num_slots, slot, index, exists) != 0, 1.0, weight)
     return i, f, null, weight
 
 
@@ -292,12 +284,7 @@ def store_elements(entry, i, f, weight, element, mask, pointers, bases, ids, wei
             tl.store(weights + at, weight, mask=there)
     else:
         address = tl.load(pointers + target)
-        if kind == KIND_INT64:
-            tl.store(address.to(tl.pointer_type(tl.int64)) + element, i, mask=mask)
-        elif kind == KIND_FLOAT32:
-            tl.store(address.to(tl.pointer_type(tl.float32)) + element, f.to(tl.float32), mask=mask)
-        else:
-            tl.store(address.to(tl.pointer_type(tl.float64)) + element, f.to(tl.float64), mask=mask)
+        store_scratch(kind, address, i, f, element, mask)
         if WEIGHTED:
             slot = tl.load(entry + LIST_WEIGHTS)
             if slot >= 0:

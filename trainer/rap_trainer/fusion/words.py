@@ -85,6 +85,7 @@ SELECTION_RATE = tl.constexpr(11)  # or -1: no sample
 SELECTION_SALT = tl.constexpr(12)
 SELECTION_HASHES = tl.constexpr(13)  # where the hashes of its rows begin
 SELECTION_LANDMARKS = tl.constexpr(14)  # where the landmarks of its list begin
+SELECTION_KEEP = tl.constexpr(15)  # limit after the sample
 MODES = ("none", "propagate", "skip")
 PROPAGATE = tl.constexpr(1)
 SKIP = tl.constexpr(2)

@@ -18,7 +18,8 @@ from rap_contract.profile import KernelSample, TileWork
 from rap_contract.profile import Stage as StageName
 
 from rap_trainer.fusion.groups import Groups, Launch
-from rap_trainer.fusion.stages import NO_LIMIT, JointComparison, Lane, Operand, Selection, Slot, Stage
+from rap_trainer.fusion.slot import Slot
+from rap_trainer.fusion.stages import NO_LIMIT, JointComparison, Lane, Operand, Selection, Stage
 
 ID_BYTES, NUMBER_BYTES, LENGTH_BYTES, FLAG_BYTES = 8, 4, 4, 1
 DRAW_BITS = 53  # of a sample's hash

@@ -42,7 +42,7 @@ from rap_trainer.fusion.ops.codes import (
     SIGRID_HASH_WIDE,
     TO_FLOAT,
 )
-from rap_trainer.fusion.ops.elements import flag, load_element
+from rap_trainer.fusion.ops.elements import flag, load_element, null_flags
 from rap_trainer.fusion.ops.fill_null import fill_float, fill_int
 from rap_trainer.fusion.ops.local_hour import local_hour
 from rap_trainer.fusion.ops.log import log
@@ -166,10 +166,7 @@ def apply_step(
     if CODE == LOCAL_HOUR_COLUMN:
         slot = tl.load(step + 1)
         offset, _ = load_element(tl.load(pointers + slot), tl.load(step + 2), row, mask, tl.float32)
-        nulls = tl.load(pointers + num_slots + slot)
-        if nulls != 0:
-            offset_null = tl.load(nulls.to(tl.pointer_type(tl.int8)) + row, mask=mask, other=0)
-            null = null | (offset_null != 0)
+        null = null | (null_flags(pointers, num_slots, slot, row, mask) != 0)
         i = local_hour(i, offset)
     if CODE == AFFINE:
         f = affine(f, step)

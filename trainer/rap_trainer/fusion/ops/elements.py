@@ -1,12 +1,14 @@
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call"
 # Triton functions are compiled from their source; their arguments have no Python types.
-"""Elements read from a column of any type, and flags about them. No op itself."""
+"""Elements read from a column of any type and written to scratch, and flags about them. No op itself."""
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 from triton.language.extra.cuda import libdevice
+
+from rap_trainer.fusion.words import KIND_FLOAT32, KIND_INT64
 
 INT32 = tl.constexpr(0)
 INT64 = tl.constexpr(1)
@@ -49,3 +51,24 @@ def load_element(address, dtype, index, mask, FLOAT: tl.constexpr):
     else:
         f = tl.load(address.to(tl.pointer_type(tl.float64)) + index, mask=mask, other=0.0).to(FLOAT)
     return i, f
+
+
+@triton.jit
+def null_flags(pointers, num_slots, slot, index, mask):
+    """int8: 1 where an element of a slot is null; nothing is read of a slot without null flags."""
+    null = tl.zeros(index.shape, tl.int8)
+    flags = tl.load(pointers + num_slots + slot)
+    if flags != 0:
+        null = tl.load(flags.to(tl.pointer_type(tl.int8)) + index, mask=mask, other=0)
+    return null
+
+
+@triton.jit
+def store_scratch(kind, address, i, f, index, mask):
+    """Writes elements to scratch of the type that KIND_INT64 and its followers name."""
+    if kind == KIND_INT64:
+        tl.store(address.to(tl.pointer_type(tl.int64)) + index, i, mask=mask)
+    elif kind == KIND_FLOAT32:
+        tl.store(address.to(tl.pointer_type(tl.float32)) + index, f.to(tl.float32), mask=mask)
+    else:
+        tl.store(address.to(tl.pointer_type(tl.float64)) + index, f.to(tl.float64), mask=mask)

@@ -42,14 +42,14 @@ def hash_128_to_64(upper, lower):
 
 @triton.jit
 def twang_mix64(x):
-    """Thomas Wang's mix of an int64."""
-    key = (-1 - x).to(tl.uint64, bitcast=True) + (x.to(tl.uint64, bitcast=True) << 21)
+    """Thomas Wang's mix of an int64; its sums of shifts are products: two instructions each, of the multipliers' own pipe."""
+    key = x.to(tl.uint64, bitcast=True) * ((1 << 21) - 1) - 1
     key = key ^ (key >> 24)
-    key = key + (key << 3) + (key << 8)
+    key = key * (1 + (1 << 3) + (1 << 8))
     key = key ^ (key >> 14)
-    key = key + (key << 2) + (key << 4)
+    key = key * (1 + (1 << 2) + (1 << 4))
     key = key ^ (key >> 28)
-    return (key + (key << 31)).to(tl.int64, bitcast=True)
+    return (key * (1 + (1 << 31))).to(tl.int64, bitcast=True)
 
 
 @triton.jit

@@ -6,13 +6,11 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import triton
 import triton.language as tl
 
-if TYPE_CHECKING:
-    from rap_trainer.fusion.stages import Slot
+from rap_trainer.fusion.slot import Slot
 
 STEP_WORDS = 8
 """int64 words of a step's row: 64 bytes, two sectors of a cache line."""
