@@ -108,7 +108,7 @@ def train_lists(rank: int, world: int, store: str, window: str) -> None:
         rank=rank,
         batch_size=SIZES.batch_size,
         dim=SIZES.dim,
-        spare_rows=1,
+        spare_rows=2,
     )
     layout = ListLayout(
         owned=ownership.owned,
@@ -127,7 +127,12 @@ def train_lists(rank: int, world: int, store: str, window: str) -> None:
             slot,
             lists=lists.outgoing(slot.index),
             inputs=JaggedInputs(
-                owned, lists.incoming(slot.index), world_size=world, batch_size=SIZES.batch_size, tail_rows=SIZES.rows
+                owned,
+                lists.incoming(slot.index),
+                world_size=world,
+                batch_size=SIZES.batch_size,
+                spare_rows=2,
+                tail_rows=SIZES.rows,
             ),
         )
         for slot in make_slots(blocks, owned, exchange, dense_width=dense.dense_width, optional=False)

@@ -64,22 +64,26 @@ def test_the_lookups_input_kernel_equals_its_twin(weighted: bool) -> None:
             lengths=lengths.view(-1),
             weights_N=torch.rand(W * room) if weighted else None,
         )
-        inputs = JaggedInputs(("a", "b", "c", "d"), incoming, world_size=W, batch_size=B, tail_rows=7)
+        inputs = JaggedInputs(("a", "b", "c", "d"), incoming, world_size=W, batch_size=B, spare_rows=3, tail_rows=7)
         inputs.fill()
-        expected = JaggedInputs(("a", "b", "c", "d"), incoming, world_size=W, batch_size=B, tail_rows=7)
-        gather_lists_twin(incoming, inputs._real, expected.kjt, (W, B, T), 7)
+        expected = JaggedInputs(("a", "b", "c", "d"), incoming, world_size=W, batch_size=B, spare_rows=3, tail_rows=7)
+        gather_lists_twin(incoming, inputs._real, expected.kjt, (W, B, T, 3), 7)
         out = torch.full((W * room,), -1)
         out_weights = torch.full((W * room,), -1.0)
-        gather_lists_kernel[(T * W + 1, 2)](
+        gather_lists_kernel[(T * W + 2, 2)](
             incoming.ids_N, incoming.ids_N if incoming.weights_N is None else incoming.weights_N, inputs._real,
-            out, out_weights, B, W, T, room, 7, T_PADDED=4, WEIGHTED=weighted, TILE=4,
+            out, out_weights, B, W, T, 3, room, 7, T_PADDED=4, WEIGHTED=weighted, TILE=4,
         )  # fmt: skip
     assert torch.equal(out, expected.kjt.values())
+    bags = inputs.kjt.offsets().diff()
+    rest, total = bags[-3:], W * room
+    assert int(inputs.kjt.offsets()[-1]) == total
+    assert int(rest.max() - rest.min()) <= 1  # what is no id, in equal shares
     if weighted:
         assert torch.equal(out_weights, expected.kjt.weights())
     offsets = inputs.kjt.offsets()
     assert int(offsets[-1]) == W * room
-    assert torch.equal(offsets[1:-1] - offsets[:-2], inputs.kjt.lengths()[:-1].long())
+    assert torch.equal(offsets[1:-3] - offsets[:-4], inputs.kjt.lengths()[:-3].long())
     filled = int(lengths.sum())
     assert torch.equal(out[filled:].cpu(), torch.arange(W * room - filled) % 7)
 

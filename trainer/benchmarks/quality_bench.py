@@ -2,7 +2,7 @@
 
 `python trainer/benchmarks/quality_bench.py ROWS.parquet [--epochs 3] [--precision fp32 tf32 bf16]`, on a GPU. JSON lines: for
 each runtime the normalised entropy of the rows it never saw, and its difference from that of the eager runtime with
-PyTorch's ops. "eager, reordered" is that runtime again with the rows of each batch in another order: what rounding alone does. Columns: label, int_0..12, cat_0..25 (integers, a null where a value is missing).
+PyTorch's ops. "float64" is the same model without rounding (`float64_dlrm.py`), "eager, reordered" is that runtime again with the rows of each batch in another order: what rounding alone does. Columns: label, int_0..12, cat_0..25 (integers, a null where a value is missing).
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import torch
+from float64_dlrm import Float64Dlrm
 from rap_contract.graph import FeatureGraph, compile_features
 from rap_contract.job import RAPJob, RAPJobSpec
-from rap_trainer.batch import Column, RawBatch
+from rap_trainer.batch import Column, ModelBatch, RawBatch
 from rap_trainer.captured.runtime import CapturedRuntime
 from rap_trainer.evaluation.evaluator import Evaluator
 from rap_trainer.fusion import FusedProgram, Limits
@@ -123,7 +124,7 @@ def captured(model: ShardedModel, spec: RAPJobSpec, graph: FeatureGraph, world: 
     )
 
 
-REORDERED = "eager, reordered"
+REORDERED, FLOAT64 = "eager, reordered", "float64"
 RUNTIMES: dict[str, Maker] = {"eager": eager, REORDERED: eager, "fused": fused, "captured": captured}
 
 
@@ -133,13 +134,15 @@ def reordered(raw: RawBatch, seed: int) -> RawBatch:
     return raw.map(lambda tensor: tensor[order])
 
 
-def entropy(model: ShardedModel, program: Program, held_out: Sequence[RawBatch], device: torch.device) -> float:
+def entropy(
+    logits: Callable[[ModelBatch], torch.Tensor], program: Program, held_out: Sequence[RawBatch], device: torch.device
+) -> float:
     """NE: the mean loss over that of always saying the rate of clicks."""
     loss, clicks, rows = 0.0, 0.0, 0
     with torch.no_grad():
         for raw in held_out:
             batch = program.run(raw.map(lambda tensor: tensor.to(device)))
-            logits_B = model.forward(batch.dense_BD, batch.sparse).double()
+            logits_B = logits(batch).double()
             labels_B = batch.labels_B.double()
             loss += float(F.binary_cross_entropy_with_logits(logits_B, labels_B, reduction="sum"))
             clicks += float(labels_B.sum())
@@ -157,6 +160,8 @@ def trained(
     assert graph is not None, problems
     torch.backends.cuda.matmul.allow_tf32 = precision != "fp32"
     model = shard_model(build_model(spec, embedding_bag_collection(graph), num_dense=graph.dense_width), spec, world)
+    if name == FLOAT64:
+        return unrounded(Float64Dlrm(model, spec.optimizer), graph, batches, world, epochs=epochs)
     runtime = RUNTIMES[name](model, spec, graph, world, precision)
     seen = [batch for _ in range(epochs) for batch in batches[:-HELD_OUT]]
     if name == REORDERED:
@@ -169,9 +174,21 @@ def trained(
             pending = state
     runtime.synchronise_state()
     torch.cuda.synchronize()
-    found = entropy(model, Program(graph), batches[-HELD_OUT:], world.device)
+    found = entropy(
+        lambda batch: model.forward(batch.dense_BD, batch.sparse), Program(graph), batches[-HELD_OUT:], world.device
+    )
     runtime.close()
     return found
+
+
+def unrounded(
+    model: Float64Dlrm, graph: FeatureGraph, batches: Sequence[RawBatch], world: World, *, epochs: int
+) -> float:
+    """The same in float64."""
+    program = Program(graph)
+    for raw in [batch for _ in range(epochs) for batch in batches[:-HELD_OUT]]:
+        model.train(program.run(raw.map(lambda tensor: tensor.to(world.device))))
+    return entropy(model.logits, program, batches[-HELD_OUT:], world.device)
 
 
 def main() -> None:
@@ -192,7 +209,7 @@ def main() -> None:
     for optimizer, precision in product(options.optimizer, options.precision):
         document["spec"]["optimizer"] = RATES[optimizer]
         reference = math.nan
-        for name in RUNTIMES:
+        for name in (*RUNTIMES, FLOAT64):
             found = trained(name, document, batches, world, epochs=options.epochs, precision=precision)
             reference = found if name == "eager" else reference
             within = abs(found - reference) <= TOLERANCE

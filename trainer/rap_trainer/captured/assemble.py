@@ -33,6 +33,8 @@ from rap_trainer.world import World
 SAFE_TABLE_OPTIMIZERS = ("EXACT_SGD", "EXACT_ADAGRAD", "EXACT_ROWWISE_ADAGRAD")
 """Fused optimizers that keep no step count: FBGEMM takes Adam's and LAMB's as a host value, which a graph would bake
 into wrong bias corrections for ever, without an error."""
+SPARE_ROWS = 256
+"""Behind a lookup's rows, which share what lists of ids leave of their room."""
 WRITTEN = ("tf32", "fp32")
 """Precisions of the dense part that is written for the GPU."""
 DIMS = (16, 32, 64, 128, 256)
@@ -79,6 +81,7 @@ class Assembly:
                     lists.incoming(slot.index),
                     world_size=blocks.world_size,
                     batch_size=blocks.batch_size,
+                    spare_rows=blocks.spare_rows,
                     tail_rows=self.tail_rows,
                 ),
                 lists=lists.outgoing(slot.index),
@@ -152,7 +155,7 @@ def assemble(
         rank=world.rank,
         batch_size=batch_size,
         dim=sharded._embedding_bag_configs[0].embedding_dim,
-        spare_rows=int(lists),
+        spare_rows=SPARE_ROWS if lists else 0,
     )
     chosen = make_exchange(exchange, blocks, world)
     mlps = _written(dlrm, blocks.dim) if precision in WRITTEN else None
