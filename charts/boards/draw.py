@@ -94,9 +94,10 @@ def _bars(panel: Panel, lines: Sequence[Line], width: float, height: float) -> s
 
 
 def _chart(panel: Panel, lines: Sequence[Line], width: float, height: float) -> str:
+    has_points = any(line.points for line in lines)
     lines = [line for line in lines if any(math.isfinite(value) for _, value in line.points)]
     if not lines:
-        why = "a run on CPUs has none" if panel.needs_gpu else "no data"
+        why = "a run on CPUs has none" if panel.needs_gpu else "∞ all the time" if has_points else "no data"
         return _text(width / 2, height / 2, why, size=13, anchor="middle", color="#8e8e98")
     shown = _stacked(lines) if panel.form is Form.STACKED else lines
     times = [at for line in shown for at, _ in line.points]

@@ -7,6 +7,7 @@ import re
 
 import pytest
 from boards.__main__ import BOARDS, FOLDER
+from boards.draw import Line, as_svg
 from boards.grafana import as_json
 from boards.panels import Board, Form, events, gauge, quantile, rate
 from rap_contract import metrics
@@ -43,6 +44,19 @@ def test_panels_do_not_overlap_and_fill_their_rows(board: Board) -> None:
         cells = {(place["x"] + dx, place["y"] + dy) for dx in range(place["w"]) for dy in range(place["h"])}
         assert not cells & taken, panel["title"]
         taken |= cells
+
+
+@BY_NAME
+def test_a_panel_whose_values_have_no_end_is_not_drawn_as_one_without_data(board: Board) -> None:
+    def drawn(value: float | None) -> str:
+        line = Line("a", () if value is None else ((0.0, value), (1.0, value)))
+        panels = [(row.title, panel) for row in board.rows for panel in row.panels if panel.form is not Form.BARS]
+        return as_svg(board, {(row, panel.title): [line] for row, panel in panels})
+
+    assert "∞ all the time" in drawn(float("inf"))
+    assert "no data" not in drawn(float("inf"))
+    assert "no data" not in drawn(1.0)
+    assert "no data" in drawn(None)
 
 
 @BY_NAME
