@@ -9,6 +9,7 @@ import torch
 import torchrec.optim as fused
 from fbgemm_gpu.split_table_batched_embeddings_ops_training import WeightDecayMode
 from pydantic.alias_generators import to_camel
+from rap_contract.job import RAPJobSpec
 from rap_contract.problem import InvalidDocument, Problem
 from rap_contract.training import Adagrad, Adam, DenseOptimizer, EmbeddingOptimizer, EmbeddingSgd, Sgd
 
@@ -28,12 +29,12 @@ _IGNORE_DECAY = frozenset({"sgd", "adagrad"})
 """FBGEMM 1.6: kernels without weight decay on a GPU."""
 
 
-def has_fused_kernel(spec: EmbeddingOptimizer, device: torch.device) -> bool:
-    """Whether FBGEMM updates tables this way in its backward pass on `device`. Raises InvalidDocument."""
-    name, chosen = spec.chosen
+def has_fused_kernel(spec: RAPJobSpec, device: torch.device) -> bool:
+    """Whether FBGEMM updates the job's tables as it should in its backward pass on `device`. Raises InvalidDocument."""
+    name, chosen = spec.optimizer.embedding.chosen
     decays = bool(chosen.weight_decay)  # type: ignore[attr-defined]  # every one has it
     if device.type == "cpu":
-        return name in _FUSED_ON_CPU and not decays
+        return name in _FUSED_ON_CPU and not decays and not _has_weighted_means(spec)
     if decays and name in _IGNORE_DECAY:
         place = ("spec", "optimizer", "embedding", to_camel(name), "weightDecay")
         message = "the fused GPU kernel of this optimizer has no weight decay"
@@ -41,6 +42,15 @@ def has_fused_kernel(spec: EmbeddingOptimizer, device: torch.device) -> bool:
             [Problem(path=place, message=message, hint="use rowwiseAdagrad or adam, or leave it out")]
         )
     return True
+
+
+def _has_weighted_means(spec: RAPJobSpec) -> bool:
+    """FBGEMM 1.6's CPU kernels forget to divide the gradient of a mean by the list's length where ids have weights.
+
+    Once a feature has weights all ids have, 1 where the job gives none.
+    """
+    means = any(feature.table is not None and feature.table.pooling == "mean" for feature in spec.features)
+    return means and any(feature.weights is not None for feature in spec.features)
 
 
 def fused_optimizer(spec: EmbeddingOptimizer) -> tuple[type[torch.optim.Optimizer], dict[str, Any]]:

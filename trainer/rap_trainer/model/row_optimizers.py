@@ -1,8 +1,8 @@
 """Optimizers of embedding tables on a CPU, for those that FBGEMM has no fused CPU kernel for.
 
 They update the rows a batch has touched and no others, by the formulas of FBGEMM's GPU kernels, so that a job trains
-alike on both and its checkpoints go from one to the other. Their cost a step grows with the whole table (a dense gradient
-is cleared and filled), so they suit trials and tests, not large tables.
+alike on both and its checkpoints go from one to the other. A lookup copies the rows it touches and pools from the copy, so
+gradients are of those rows alone and a step costs the same however large a table is.
 
 R touched rows of a table, D columns. Formulas, with g the gradient, t the step, wd the weight decay:
 
@@ -21,14 +21,18 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import cast
 
 import torch
-from fbgemm_gpu.split_table_batched_embeddings_ops_training import DenseTableBatchedEmbeddingBagsCodegen
+from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
+    DenseTableBatchedEmbeddingBagsCodegen,
+    PoolingMode,
+)
 from rap_contract.training import Adagrad, Adam, EmbeddingOptimizer
 from torch import nn
 from torch.distributed import ProcessGroup
 from torch.distributed._shard.sharded_tensor import Shard, ShardedTensor
+from torch.nn import functional as F
 from torchrec.distributed.batched_embedding_kernel import BatchedDenseEmbeddingBag
 from torchrec.distributed.embeddingbag import ShardedEmbeddingBagCollection
 
@@ -44,33 +48,74 @@ _MOMENTS: Mapping[str, Sequence[tuple[str, bool]]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
+class _Touched:
+    """Rows of a table that a lookup has copied; each once."""
+
+    rows_R: torch.Tensor
+    copy_RD: torch.Tensor
+    """float32, a leaf that gets their gradient."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class _Kernel:
-    """Tables that are looked up together."""
+    """Tables that are looked up together, in the place of FBGEMM's own lookup, whose gradients are as large as its tables."""
 
     module: DenseTableBatchedEmbeddingBagsCodegen
     tables: tuple[str, ...]
-    touched: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
-    """(indices, offsets) of the lookups since the last step."""
+    touched: dict[int, list[_Touched]] = field(default_factory=dict)
+    """By table, of the lookups since the last step."""
 
-    def note(self, _: nn.Module, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> None:
-        indices = named["indices"] if "indices" in named else arguments[0]
-        offsets = named["offsets"] if "offsets" in named else arguments[1]
-        self.touched.append((indices, offsets))
+    def lookup(
+        self, indices: torch.Tensor, offsets: torch.Tensor, per_sample_weights: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """The pooled rows of every feature beside each other: [B, sum of D]."""
+        starts = self.module.hash_size_cumsum.tolist()[:-1]
+        num_rows = (offsets.numel() - 1) // len(starts)
+        bounds = offsets[::num_rows].tolist() if num_rows else [0] * (len(starts) + 1)
+        owners = self._tables_of(starts)
+        weights = self.module.split_embedding_weights()
+        pooled: list[torch.Tensor | None] = [None] * len(starts)
+        for table in set(owners):
+            mine = [feature for feature, owner in enumerate(owners) if owner == table]
+            parts = [indices[bounds[feature] : bounds[feature + 1]] for feature in mine]
+            rows_R, places = torch.cat(parts).unique(return_inverse=True)  # type: ignore[no-untyped-call]  # untyped in torch
+            copy_RD = weights[table][rows_R].float() if len(rows_R) else weights[table][:1].float()
+            copy_RD.requires_grad_()
+            self.touched.setdefault(table, []).append(_Touched(rows_R=rows_R, copy_RD=copy_RD))
+            for feature, places_N in zip(mine, places.split([len(part) for part in parts]), strict=True):
+                first = bounds[feature]
+                scores = None if per_sample_weights is None else per_sample_weights[first : bounds[feature + 1]].float()
+                begins_B = offsets[feature * num_rows : (feature + 1) * num_rows] - first
+                pooled[feature] = self._pooled(copy_RD, places_N, begins_B.to(places_N.dtype), scores)
+        return torch.cat([part for part in pooled if part is not None], dim=1)
 
-    def rows(self) -> Iterator[tuple[int, torch.Tensor]]:
-        """(table, its touched rows, each once)."""
-        found: dict[int, list[torch.Tensor]] = {}
-        features = cast(list[int], self.module.hash_size_cumsum.tolist())
-        starts = [sum(rows for rows, _ in self.module.embedding_specs[:t]) for t in range(len(self.tables))]
-        for indices, offsets in self.touched:
-            num_rows = (offsets.numel() - 1) // max(1, len(features) - 1)
-            for feature, start in enumerate(features[:-1]):
-                first, last = int(offsets[feature * num_rows]), int(offsets[(feature + 1) * num_rows])
-                table = max(t for t, begin in enumerate(starts) if begin <= start)
-                found.setdefault(table, []).append(indices[first:last])
+    def _pooled(
+        self, copy_RD: torch.Tensor, places_N: torch.Tensor, begins_B: torch.Tensor, scores_N: torch.Tensor | None
+    ) -> torch.Tensor:
+        sums_BD = F.embedding_bag(places_N, copy_RD, begins_B, mode="sum", per_sample_weights=scores_N)
+        if self.module.pooling_mode is not PoolingMode.MEAN:
+            return sums_BD
+        lengths_B = torch.diff(begins_B, append=begins_B.new_tensor([len(places_N)]))
+        return sums_BD / lengths_B.clamp(min=1).unsqueeze(1)
+
+    def _tables_of(self, starts: Sequence[int]) -> list[int]:
+        """The table of each feature, by where it begins."""
+        begins = [sum(rows for rows, _ in self.module.embedding_specs[:t]) for t in range(len(self.tables))]
+        return [max(t for t, begin in enumerate(begins) if begin <= start) for start in starts]
+
+    def gradients(self) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
+        """(table, its touched rows, each once, their gradients [R, D]) of all lookups that were learned from."""
+        for table, lookups in self.touched.items():
+            learned = [each for each in lookups if each.copy_RD.grad is not None and len(each.rows_R)]
+            if not learned:
+                continue
+            rows_R = torch.cat([each.rows_R for each in learned])
+            gradient_RD = torch.cat([each.copy_RD.grad for each in learned if each.copy_RD.grad is not None])
+            if len(learned) > 1:
+                rows_R, places = rows_R.unique(return_inverse=True)  # type: ignore[no-untyped-call]  # untyped in torch
+                gradient_RD = torch.zeros_like(gradient_RD[: len(rows_R)]).index_add_(0, places, gradient_RD)
+            yield table, rows_R, gradient_RD
         self.touched.clear()
-        for table, parts in found.items():
-            yield table, torch.cat(parts).unique()  # type: ignore[no-untyped-call]  # torch leaves it untyped
 
 
 class RowOptimizer:
@@ -99,27 +144,21 @@ class RowOptimizer:
         return self._state
 
     def zero_grad(self) -> None:
-        """Drops the gradients and what was touched, also by lookups that were not learned from."""
+        """Drops what was touched, also by lookups that were not learned from."""
         for kernel in self._kernels:
-            kernel.module.weights.grad = None
             kernel.touched.clear()
 
     @torch.no_grad()
     def step(self, iteration: int) -> None:
         """Updates the touched rows; `iteration` counts from 1."""
         for kernel in self._kernels:
-            gradient = kernel.module.weights.grad
-            if gradient is None:
-                continue
-            offsets = kernel.module.weights_physical_offsets
-            for index, rows_R in kernel.rows():
+            for index, rows_R, gradient_RD in kernel.gradients():
                 table = kernel.tables[index]
                 weight = self._weights[table]
-                gradient_ED = gradient[offsets[index] : offsets[index + 1]].view_as(weight)
                 weight_RD = weight[rows_R].float()
                 moments = self._moments[table]
                 parts = [moment[rows_R] for moment in moments]
-                change_RD = self._change(weight_RD, gradient_ED[rows_R].float(), parts, iteration)
+                change_RD = self._change(weight_RD, gradient_RD, parts, iteration)
                 weight[rows_R] = (weight_RD - change_RD).to(weight.dtype)
                 for moment, part in zip(moments, parts, strict=True):
                     moment[rows_R] = part
@@ -174,7 +213,7 @@ def _kernels(module: nn.Module) -> Iterator[_Kernel]:
                     kernel = _Kernel(
                         module=part.emb_module, tables=tuple(table.name for table in part._config.embedding_tables)
                     )
-                    kernel.module.register_forward_pre_hook(kernel.note, with_kwargs=True)
+                    kernel.module.forward = kernel.lookup
                     yield kernel
 
 

@@ -76,7 +76,7 @@ class ShardedModel:
 def shard_model(model: nn.Module, spec: RAPJobSpec, world: World) -> ShardedModel:
     """Shards the tables table-wise and replicates the rest. Collective. Raises InvalidDocument, PlannerError."""
     collections = [module for module in model.modules() if isinstance(module, EmbeddingBagCollection)]
-    fused = has_fused_kernel(spec.optimizer.embedding, world.device)
+    fused = has_fused_kernel(spec, world.device)
     if fused:
         optimizer, parameters = fused_optimizer(spec.optimizer.embedding)
         for collection in collections:
