@@ -82,6 +82,8 @@ LISTS = [
         "sample_later", "ids", {"firstx": {"n": 5}}, {"sample": {"rate": 0.7}}, {"enumerate": {}}, {"firstx": {"n": 2}}
     ),
     sparse("enumerate_sample", "ids", {"enumerate": {}}, {"sample": {"rate": 0.7}}),
+    sparse("sample_first", "ids", FILL, {"sample": {"rate": 0.7, "salt": 5}}, {"firstx": {"n": 3}}, HASH),
+    sparse("first_sample_first", "more", {"firstx": {"n": 6}}, {"sample": {"rate": 0.8}}, {"firstx": {"n": 2}}),
     sparse("sample_grams", "more", {"sample": {"rate": 0.6}}, {"ngram": {"n": 2}}, HASH),
     sparse("enumerate", "ids32", {"enumerate": {}}),
     sparse("hour", "ids", {"localHour": {"offset": 7200}}),
@@ -110,6 +112,7 @@ WEIGHTED = [
     sparse("grams", "ids", {"ngram": {"n": 2}}, HASH, weights="scores"),
     sparse("windows", "ids", {"ngram": {"n": 2, "combine": "hash"}}, HASH, weights="scores"),
     sparse("sampled", "ids", {"sample": {"rate": 0.5}}, HASH, weights="scores"),
+    sparse("sampled_first", "ids", {"sample": {"rate": 0.7}}, {"firstx": {"n": 2}}, HASH, weights="scores"),
     sparse("twice", "ids", {"ngram": {"n": 2}}, {"ngram": {"n": 2, "combine": "hash"}}, HASH, weights="scores"),
     sparse("pairs", "few", {"cartesian": {"with": "kept", "max": 50}}, HASH),
     sparse("classes", "ids", {"onehot": {"low": 0, "high": 8, "classes": 3, "dtype": "int64"}}, weights="scores"),

@@ -9,7 +9,7 @@ import pytest
 import torch
 from fusion.fusion_jobs import batch_of, dense, expect_equal, fused_of, graph_of, sparse
 from rap_trainer.batch import Column
-from rap_trainer.fusion import Block, FusedProgram, Limits, OutputLayout
+from rap_trainer.fusion import Block, FusedProgram, Limits, OutputLayout, buffers
 from rap_trainer.program import Program
 from rap_trainer.program.columns import BatchError
 
@@ -151,6 +151,15 @@ def test_weights_that_do_not_match_their_ids_are_refused() -> None:
     short = replace(raw.columns["scores"], values_N=raw.columns["scores"].values_N[:-1])
     with pytest.raises(BatchError, match="weights scores and ids ids have lists of different lengths"):
         fused_of(graph).run(replace(raw, columns={**raw.columns, "scores": short}))
+
+
+def test_positions_beyond_the_table_of_mixed_ones_are_drawn_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = graph_of([sparse("a", "ids", {"sample": {"rate": 0.5}}, {"firstx": {"n": 2}}, HASH)])
+    raw = batch_of(graph, 11, seed=3)
+    expected = Program(graph).run(raw)
+    expect_equal(fused_of(graph).run(raw), expected)
+    monkeypatch.setattr(buffers, "MIXED_POSITIONS", 2)
+    expect_equal(fused_of(graph).run(raw), expected)
 
 
 def test_scores_of_fewer_elements_than_their_ids_count_as_zero() -> None:

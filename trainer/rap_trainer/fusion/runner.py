@@ -23,6 +23,7 @@ from rap_trainer.fusion.words import STRUCTURES
 
 LANE_ROWS_PER_WARP = 128  # four a thread
 VALUE_PROGRAMS_PER_SM = 16
+COMPARE_REGISTERS = None
 INTERPRETED_PROGRAMS = 3  # on a CPU programs run one after the other: few, but more than one
 
 
@@ -241,6 +242,7 @@ class Runner:
             binding.num_rows,
             WIDTH=self.tiles.compare,
             num_warps=1,
+            maxnreg=COMPARE_REGISTERS,
         )
 
 

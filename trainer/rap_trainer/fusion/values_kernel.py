@@ -214,7 +214,8 @@ def positions(entry, row, position, mask, pointers, num_slots, counts, STRUCTURE
     if holds(STRUCTURES, NGRAM):
         if structure == NGRAM:
             window = _window(entry, row, mask, parameter, pointers, num_slots, counts)
-            source = position // window + position % window
+            number = position // window
+            source = number + (position - number * window)
     if holds(STRUCTURES, WINDOWS):
         if structure == WINDOWS:
             window = _window(entry, row, mask, parameter, pointers, num_slots, counts)
@@ -226,7 +227,7 @@ def positions(entry, row, position, mask, pointers, num_slots, counts, STRUCTURE
             length = operand_length(entry + LIST_OTHER, row, mask, pointers, num_slots, counts)
             length = tl.maximum(length, 1)
             source = position // length
-            other = position % length
+            other = position - source * length
     return source, window, other
 
 
