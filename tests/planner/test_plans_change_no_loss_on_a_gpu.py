@@ -20,6 +20,7 @@ from rap_trainer.model.build import build_model
 from rap_trainer.model.shard import shard_model
 from rap_trainer.model.tables import embedding_bag_collection
 from rap_trainer.plan.fits import PlanRefused
+from rap_trainer.plan_inputs import read_profile
 from rap_trainer.plans import plan_job, synthetic_batch
 from rap_trainer.step.choice import choose_runtime
 from rap_trainer.step.runtime import Runtime
@@ -71,6 +72,8 @@ def losses(trained: Runtime, job: RAPJob, plans: dict[int, Plan] | None = None, 
                 preparing.result()
                 preparing = None
             trained.switch_plan()
+        if number == 3 and between is not None:
+            between()
         raw = synthetic_batch(document, ROWS, seed=number) if number < STEPS else None
         upcoming = None if raw is None else trained.prepare(raw)
         if pending is not None:
@@ -114,6 +117,25 @@ def test_plans_prepared_in_a_thread_beside_training_change_no_loss_and_are_not_c
     assert isinstance(trained, CapturedRuntime)
     monkeypatch.setattr(trained, "_record", lambda **_: pytest.fail("captured at the switch"))
     assert losses(trained, asked, plans, beside=True) == expected
+
+
+def test_windows_measured_between_two_steps_change_no_loss(world: World) -> None:
+    from rap_trainer.profiling.captured_again import measured_again
+
+    asked = job("captured")
+    expected = losses(runtime(asked, world), asked)
+    trained, before = runtime(asked, world), read_profile(None, asked)
+    assert isinstance(trained, CapturedRuntime)
+    found = []
+    given = losses(
+        trained,
+        asked,
+        between=lambda: found.append(measured_again(before, trained.assembled, world, grids=(None,))),
+    )
+    assert given == expected
+    (after,) = found
+    assert 0 < after.step_seconds < 1
+    assert all(after.window(name).responses for name in PLACES)
 
 
 def test_a_launch_in_parts_in_windows_of_their_own_changes_no_loss(world: World) -> None:
