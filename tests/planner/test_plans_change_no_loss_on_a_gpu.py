@@ -57,8 +57,15 @@ def runtime(job: RAPJob, world: World, plan: Plan | None = None) -> Runtime:
     return choose_runtime(job.spec, graph, model, evaluator, world, plan=plan)[0]
 
 
-def losses(trained: Runtime, job: RAPJob, plans: dict[int, Plan] | None = None, *, beside: bool = False) -> list[float]:
-    """`beside`: each plan is prepared in a thread while the steps before its own are made."""
+def losses(
+    trained: Runtime,
+    job: RAPJob,
+    plans: dict[int, Plan] | None = None,
+    *,
+    beside: bool = False,
+    between: Callable[[], object] | None = None,
+) -> list[float]:
+    """`beside`: each plan is prepared in a thread while the steps before its own are made. `between`: done before the fourth."""
     document = job.model_dump(mode="json", by_alias=True, exclude_none=True)
     found, pending = [], None
     watch, preparing = ThreadPoolExecutor(1), None
