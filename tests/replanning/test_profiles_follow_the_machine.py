@@ -138,6 +138,16 @@ def test_a_profile_that_was_broken_meanwhile_is_not_measured_over(job: Job) -> N
     assert job.path.read_text() == "{}"
 
 
+def test_without_memory_for_probes_the_profile_stays_and_training_goes_on(job: Job) -> None:
+    def lacking(profile: Profile) -> Profile:
+        raise MemoryError("100 MiB are free on some rank")
+
+    before = job.path.read_text()
+    job.remeasuring(lacking).act()
+    assert job.path.read_text() == before
+    assert job.profile.read().to_json() == Profile.from_json(before).to_json()
+
+
 def test_the_first_ranks_word_alone_makes_all_ranks_measure() -> None:
     def all_of(*flags: bool) -> bool:
         messages = [Message(rows=1, ended=False, measure=flag) for flag in flags]

@@ -87,7 +87,7 @@ class CapturedRuntime:
         self.timer = StepTimer(world.device)
         self._packers = ThreadPoolExecutor(PACKERS - 1, thread_name_prefix="rap-pack")
         self._copies = torch.cuda.Stream(world.device)  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        self._schedule, self._sort_early = tuning.schedule, tuning.sort_early
+        self._schedule, self.sorts_early = tuning.schedule, tuning.sort_early
         self.waited_s = 0.0
         """How long the host has waited for the GPU to take a pinned buffer: back pressure, not work."""
         self._prepared = self._packed = 0
@@ -211,7 +211,7 @@ class CapturedRuntime:
         if schedule == self.schedule or free < self._graph_bytes:
             return None
         step = self._step_of(schedule, preprocessor)
-        steps = CapturedSteps(step, self._slots, warm=True, sort_early=self._sort_early, beside=True)
+        steps = CapturedSteps(step, self._slots, warm=True, sort_early=self.sorts_early, beside=True)
         return Graphs(step=step, steps=steps, generation=self._generation)
 
     @property
@@ -320,12 +320,12 @@ class CapturedRuntime:
         for slot in slots:
             for kernel in range(self._preprocessor.num_kernels):
                 self._preprocessor.launch(kernel, slot, BOUNDED)
-        if self._sort_early:
+        if self.sorts_early:
             try:
                 return CapturedSteps(step, slots, warm=warm)
             except RuntimeError as error:  # another FBGEMM or driver than the gate knows
                 log.warning("ids are sorted after their gradients arrive, which costs about 0.1 ms a step: %s", error)
-                self._sort_early = False
+                self.sorts_early = False
         return CapturedSteps(step, slots, warm=warm, sort_early=False)
 
     def _adapt(self, states: Sequence[CapturedState]) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
+import torch.distributed as dist
 from rap_contract.profile import Profile, Response, WindowProfile
 from rap_contract.windows import INPUT_DIST
 from rap_planner.correct import corrected
@@ -19,20 +20,34 @@ from rap_trainer.captured.assemble import Assembly
 from rap_trainer.profiling.captured_windows import CapturedWindows
 from rap_trainer.world import World
 
+ROOM_BYTES = 4 << 30
+"""Free memory below which nothing is tried: two sets of probes take 2 GiB, the graphs with them some hundred MiB."""
 
-def measured_again(profile: Profile, assembly: Assembly, world: World, *, grids: Sequence[int | None]) -> Profile:
+
+def measured_again(
+    profile: Profile, assembly: Assembly, world: World, *, grids: Sequence[int | None], sort_early: bool = True
+) -> Profile:
     """The profile with the step and its windows as they are now, and kernels slower or faster as the probes are.
 
-    `grids`: those tried; each costs some seconds in which the job waits.
+    `grids`: those tried; each costs some seconds in which the job waits. Raises MemoryError, on all ranks if on one.
     """
+    _need_room(world)
     lengths = sorted({each.solo_seconds for each in _probes(profile.windows)})
     chosen = (lengths[len(lengths) // 3], lengths[2 * len(lengths) // 3]) if len(lengths) > 2 else (2e-5, 1e-4)
     with _nothing_changed(assembly):
-        found = CapturedWindows(assembly, world).find(grids=grids, lengths=chosen)
+        found = CapturedWindows(assembly, world, sort_early=sort_early).find(grids=grids, lengths=chosen)
     windows = found.windows(profile.window(INPUT_DIST).seconds or 0.0)
     slower = _seconds_per_byte(windows) / (_seconds_per_byte(profile.windows) or 1.0)
     again = corrected(profile, preprocessing=slower) if slower else profile
     return again.model_copy(update={"step_seconds": found.step_seconds, "windows": windows})
+
+
+def _need_room(world: World) -> None:
+    free = torch.tensor([torch.cuda.mem_get_info(world.device)[0]])
+    if world.size > 1:
+        dist.all_reduce(free, dist.ReduceOp.MIN, group=world.control_group)
+    if int(free) < ROOM_BYTES:
+        raise MemoryError(f"{int(free) >> 20} MiB are free on some rank, probes need {ROOM_BYTES >> 20}")
 
 
 def _probes(windows: tuple[WindowProfile, ...]) -> list[Response]:

@@ -62,12 +62,20 @@ class Remeasuring:
         if self._world.size > 1:
             dist.broadcast_object_list(found, src=0, group=self._world.control_group)
         if found[0] is not None:
-            profile = self._measure(found[0])
-            if self._world.rank == 0:
-                self._profile.replace(profile)
-                log.info("the windows of the step were measured again in %.1f s", time.monotonic() - began_s)
+            self._measure_over(found[0], began_s)
         self._known = self._store.read(metrics.PLAN_ERROR_RATIO).get((STEP,))
         self._next_s = time.monotonic() + self._policy.min_interval_seconds
+
+    def _measure_over(self, before: Profile, began_s: float) -> None:
+        assert self._measure is not None
+        try:
+            profile = self._measure(before)
+        except MemoryError as lack:
+            log.warning("the windows are not measured again: %s", lack)
+            return
+        if self._world.rank == 0:
+            self._profile.replace(profile)
+            log.info("the windows of the step were measured again in %.1f s", time.monotonic() - began_s)
 
     def _read(self) -> Profile | None:
         """The first rank's profile; None where it cannot be read, which nobody mends by measuring."""
@@ -91,6 +99,7 @@ def measure_again(runtime: Runtime, name: str, world: World) -> Measure | None:
 
     def measure(profile: Profile) -> Profile:
         used = dict.fromkeys(placed.programs for placed in runtime.schedule.placements)
-        return measured_again(profile, runtime.assembled, world, grids=tuple({None: None, **used}))
+        grids = tuple({None: None, **used})
+        return measured_again(profile, runtime.assembled, world, grids=grids, sort_early=runtime.sorts_early)
 
     return measure
