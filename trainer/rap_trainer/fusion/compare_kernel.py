@@ -260,31 +260,49 @@ def over_sums(
     WIDTH: tl.constexpr,
 ):
     """cosine, of the scores summed for each id."""
-    norm_a = products(a, a, row, length_a, length_a, pointers, num_slots, offsets, counts, chosen, WIDTH)
-    norm_b = products(b, b, row, length_b, length_b, pointers, num_slots, offsets, counts, chosen, WIDTH)
-    dot = products(a, b, row, length_a, length_b, pointers, num_slots, offsets, counts, chosen, WIDTH)
+    norm_a, dot = products(a, b, row, length_a, length_b, pointers, num_slots, offsets, counts, chosen, True, WIDTH)
+    norm_b, _dot = products(b, a, row, length_b, length_a, pointers, num_slots, offsets, counts, chosen, False, WIDTH)
     norm = tl.sqrt(norm_a) * tl.sqrt(norm_b)
     result = tl.where(norm == 0, 0.0, dot / tl.where(norm == 0, 1.0, norm))
     store_result(slots, result, null, row, pointers, num_slots)
 
 
 @triton.jit
-def products(a, b, row, length_a, length_b, pointers, num_slots, offsets, counts, chosen, WIDTH: tl.constexpr):
-    """Sum over ids of (the first list's scores of the id) * (the second's), as a sum over pairs of elements."""
-    total = tl.zeros([], tl.float64)
-    address, dtype, first, picks = locate(a, row, pointers, offsets, counts)
+def products(
+    own,
+    other,
+    row,
+    length,
+    length_other,
+    pointers,
+    num_slots,
+    offsets,
+    counts,
+    chosen,
+    CROSS: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
+    """(sum over ids of the square of a list's scores of the id, with CROSS the same with the other list's), over pairs of elements."""
+    square = tl.zeros([], tl.float64)
+    product = tl.zeros([], tl.float64)
+    address, dtype, first, picks = locate(own, row, pointers, offsets, counts)
     begin = 0
-    while begin < length_a:
+    while begin < length:
         at = begin + tl.arange(0, WIDTH)
-        exists = at < length_a
+        exists = at < length
         ids = load_ids(address, dtype, place_of(first, picks, at, exists, chosen), exists)
-        own = scores_of(a, at, exists, row, pointers, num_slots, offsets, counts, chosen)
-        _c, _r, theirs = met_in(
-            b, ids, at, row, length_b, pointers, num_slots, offsets, counts, chosen, False, True, WIDTH
+        score = scores_of(own, at, exists, row, pointers, num_slots, offsets, counts, chosen).to(tl.float64)
+        _c, _r, sums = met_in(
+            own, ids, at, row, length, pointers, num_slots, offsets, counts, chosen, False, True, WIDTH
         )
-        total += tl.sum(tl.where(exists, own.to(tl.float64) * theirs, 0.0), 0)
+        square += tl.sum(tl.where(exists, score * sums, 0.0), 0)
+        if CROSS:
+            _c, _r, sums = met_in(
+                other, ids, at, row, length_other, pointers, num_slots, offsets, counts, chosen, False, True, WIDTH
+            )
+            product += tl.sum(tl.where(exists, score * sums, 0.0), 0)
         begin += WIDTH
-    return total
+    return square, product
 
 
 @triton.jit
