@@ -23,6 +23,7 @@ LISTS = [
     sparse("b", "i64", FILL, HASH),
     sparse("c", "more", HASH, {"firstx": {"n": 2}}),
 ]
+DRAWN = sparse("drawn", "ids", {"sample": {"rate": 0.7}}, {"firstx": {"n": 3}}, HASH)
 
 
 def capacities(raw: Any) -> dict[str, int]:
@@ -114,7 +115,7 @@ def test_a_batch_stays_valid_while_later_ones_are_made() -> None:
 
 
 def test_a_bounded_grid_gives_the_same() -> None:
-    graph = graph_of(LISTS)
+    graph = graph_of([*LISTS, DRAWN])
     raw = batch_of(graph, 40, seed=3)
     expect_equal(fused_of(graph, rows=40).run(raw, max_programs=1), Program(graph).run(raw))
 
@@ -179,7 +180,7 @@ def test_scores_of_fewer_elements_than_their_ids_count_as_zero() -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("max_programs", [None, 5], ids=["full grid", "five programs"])
 def test_a_captured_launch_follows_its_buffers_and_allocates_nothing(max_programs: int | None) -> None:
-    graph = graph_of(LISTS)
+    graph = graph_of([*LISTS, DRAWN])
     batches = [batch_of(graph, 500, seed=seed, device="cuda") for seed in range(3)]
     room = {name: max(capacities(raw)[name] for raw in batches) for name in capacities(batches[0])}
     fused = FusedProgram(graph, torch.device("cuda"), limits=Limits(batch_size=500, capacities=room))

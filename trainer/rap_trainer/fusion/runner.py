@@ -24,6 +24,7 @@ from rap_trainer.fusion.words import STRUCTURES
 LANE_ROWS_PER_WARP = 128  # four a thread
 VALUE_PROGRAMS_PER_SM = 16
 COMPARE_REGISTERS = None
+BOUNDED_WARPS = 4
 INTERPRETED_PROGRAMS = 3  # on a CPU programs run one after the other: few, but more than one
 
 
@@ -72,6 +73,10 @@ class Runner:
         elif launch.kernel == "values":  # the number of their tiles is known on the device alone
             items = VALUE_PROGRAMS_PER_SM * (self.num_multiprocessors or 1)
         return int(items) if self.num_multiprocessors is not None else min(int(items), INTERPRETED_PROGRAMS)
+
+    def _warps(self, grid: tuple[int], launch: Launch, num_rows: int) -> int:
+        """Of a program that is best alone with one warp: more where the grid is bounded and programs are few."""
+        return 1 if grid[0] == self._programs(launch, num_rows) else BOUNDED_WARPS
 
     def _lanes(self, grid: tuple[int], launch: Launch, binding: Binding, outputs: Outputs) -> None:
         present = outputs.present_BF
@@ -125,6 +130,7 @@ class Runner:
 
     def _select(self, grid: tuple[int], launch: Launch, binding: Binding, outputs: Outputs) -> None:
         del outputs
+        warps = self._warps(grid, launch, binding.num_rows)
         select_kernel[grid](
             launch.first,
             launch.end,
@@ -142,8 +148,8 @@ class Runner:
             binding.num_rows,
             self.row_capacity,
             ROWS=self.tiles.select[0],
-            TILE=self.tiles.select[1],
-            num_warps=1,
+            TILE=self.tiles.select[1] * warps,
+            num_warps=warps,
         )
 
     def _bases(self, grid: tuple[int], launch: Launch, binding: Binding, outputs: Outputs) -> None:
@@ -202,6 +208,7 @@ class Runner:
         )
 
     def _picked(self, grid: tuple[int], launch: Launch, binding: Binding, outputs: Outputs) -> None:
+        warps = self._warps(grid, launch, binding.num_rows)
         picked_kernel[grid](
             self.tables.entries,
             launch.first,
@@ -224,8 +231,8 @@ class Runner:
             WEIGHTED=outputs.weights_N is not None,
             FLOAT=tl.float64 if launch.float64 else tl.float32,
             ROWS=self.tiles.select[0],
-            TILE=self.tiles.picked,
-            num_warps=1,
+            TILE=self.tiles.picked * warps,
+            num_warps=warps,
         )
 
     def _compare(self, grid: tuple[int], launch: Launch, binding: Binding, outputs: Outputs) -> None:
