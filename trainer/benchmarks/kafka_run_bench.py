@@ -1,8 +1,8 @@
 """`rap run` on a topic for long: capacity, freshness at a share of it, and memory. Prints JSON lines.
 
 `PYTHONPATH=operator:trainer:tests python trainer/benchmarks/kafka_run_bench.py [--seconds 300] [--share 0.8]`. Starts a
-broker; first trains a backlog, which gives the capacity of this machine in rows/s, then as many seconds of events that
-are produced at that share of it. The p99 is event time to optimizer step, per report of one second. Memory is the
+broker; first trains a backlog, while as many events are produced beside it, which gives the capacity of this machine in
+rows/s, then as many seconds of events that are produced at that share of it. The p99 is event time to optimizer step, per report of one second. Memory is the
 resident bytes of the rank and its reader: its slope per 20 minutes beside the spread of the samples.
 """
 
@@ -44,30 +44,48 @@ def main() -> None:
         cluster = KafkaCluster(Path(folder) / "kafka", num_brokers=1, java_flags=THROUGHPUT_FLAGS)
         try:
             cluster.start()
-            capacity = _capacity(Path(folder) / "backlog", cluster, options.backlog_rows)
-            print(json.dumps({"bench": "kafka_run", "capacity_rows_per_s": round(capacity)}), flush=True)
+            alone = _capacity(Path(folder) / "alone", cluster, options.backlog_rows)
+            capacity = _capacity(Path(folder) / "beside", cluster, options.backlog_rows, beside=int(alone))
+            found = {"capacity_rows_per_s": round(capacity), "without_a_producer": round(alone)}
+            print(json.dumps({"bench": "kafka_run", **found}), flush=True)
             rate = int(options.share * capacity)
             print(json.dumps(_steady(Path(folder) / "steady", cluster, rate, options)), flush=True)
         finally:
             cluster.stop()
 
 
-def _capacity(folder: Path, cluster: KafkaCluster, rows: int) -> float:
-    topic = cluster.create_topic("backlog", num_partitions=PARTITIONS)
+def _capacity(folder: Path, cluster: KafkaCluster, rows: int, *, beside: int = 0) -> float:
+    """Rows/s while a backlog is trained; `beside`: events of so many rows/s are produced meanwhile, into another topic."""
+    topic, other = (cluster.create_topic(name, num_partitions=PARTITIONS) for name in ("backlog", "other"))
     subprocess.run(_produce(cluster, topic, rows, "--rows-per-message", "1000"), check=True, stdout=subprocess.DEVNULL)
-    reports = [p for p in _run(folder, cluster, topic, rows * 3 // 4)[0] if p["rows_per_s"] > 0]
-    return float(statistics.median(p["rows_per_s"] for p in reports[len(reports) // 4 :]))
+    producers: list[subprocess.Popen[bytes]] = []
+
+    def begin() -> None:
+        if beside:
+            command = _produce(cluster, other, 1000 * beside, *_at_rate(beside))
+            producers.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
+
+    try:
+        reports = _run(folder, cluster, topic, rows * 3 // 4, started=begin)[0]
+    finally:
+        for producer in producers:
+            producer.terminate()
+            producer.wait(timeout=60)
+    rates = [p["rows_per_s"] for p in reports if p["rows_per_s"] > 0]
+    return float(statistics.median(rates[len(rates) // 4 :]))
+
+
+def _at_rate(rate: int) -> Sequence[str]:
+    return ["--rate", str(rate), "--rows-per-message", str(max(1, rate // MESSAGES_PER_S))]
 
 
 def _steady(folder: Path, cluster: KafkaCluster, rate: int, options: argparse.Namespace) -> dict[str, Any]:
     topic = cluster.create_topic("steady", num_partitions=PARTITIONS)
     rows = int(rate * options.seconds)
-    size = max(1, rate // MESSAGES_PER_S)
-    arguments = ["--rate", str(rate), "--rows-per-message", str(size)]
     producers: list[subprocess.Popen[bytes]] = []
 
     def begin() -> None:
-        command = _produce(cluster, topic, rows, *arguments)
+        command = _produce(cluster, topic, rows, *_at_rate(rate))
         producers.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
 
     try:
