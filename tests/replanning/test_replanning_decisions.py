@@ -293,6 +293,21 @@ def test_a_plan_is_handed_over_until_it_is_there_and_counts_when_all_ranks_run_i
     assert (taken.state.change.state, len(taken.state.switches)) == ("Verifying", 1)
 
 
+def test_ranks_that_say_nothing_are_waited_for_before_their_plan_is_withdrawn() -> None:
+    silent = verdict(None, changed("Applying", since_s=400), in_force=NEW, readings=last(error="refused"))
+    assert silent.record is None
+    assert silent.state.change is not None
+    assert silent.state.change.state == "Applying"
+
+
+def test_a_promise_within_the_noise_of_a_window_is_not_held_against_a_plan() -> None:
+    for promised, outcome in ((0.03, "Confirmed"), (0.2, "Reverting")):
+        state_ = changed("Verifying", since_s=1000, promised_ratio=promised)
+        found = verdict(None, state_, in_force=NEW, readings=readings(plan=NEW))
+        assert found.record is not None
+        assert found.record.outcome == outcome, promised
+
+
 RETURNS: dict[str, tuple[Replans, dict[str, Any], str]] = {
     "refused": (
         changed("Applying"),
@@ -300,6 +315,11 @@ RETURNS: dict[str, tuple[Replans, dict[str, Any], str]] = {
         "Refused",
     ),
     "not taken": (changed("Applying", since_s=301), {}, "NotTaken"),
+    "not told for long": (
+        changed("Applying", since_s=300 * 15 + 1),
+        {"readings": last(error="refused")},
+        "NotTaken",
+    ),
     "job fails": (changed("Applying"), {"failures": 2}, "JobFails"),
     "job fails later": (changed("Verifying", since_s=1000), {"failures": 2}, "JobFails"),
     "ineffective": (changed("Verifying", since_s=1000), {"readings": readings(plan=NEW)}, "Ineffective"),
