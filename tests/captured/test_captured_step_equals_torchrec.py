@@ -35,7 +35,8 @@ def test_one_rank_trains_as_torchrec_whatever_the_window(window: Window) -> None
 
 @pytest.mark.usefixtures("world_of_one")
 def test_rows_are_worked_on_in_parts_as_they_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step, "LEAST_ROWS", 3)
+    monkeypatch.setattr(step, "LEAST_BYTES", 1)
+    monkeypatch.setattr(step, "PART_ROWS", 3)
     monkeypatch.setattr(LocalExchange, "parts", 2)
     compare(0, 1, Schedule.uniform(2, Window.MLP_FWD))
 

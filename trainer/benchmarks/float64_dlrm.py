@@ -58,7 +58,7 @@ class Float64Dlrm:
     def _update_rows(self, name: str, ids_B: torch.Tensor, grad_BD: torch.Tensor) -> None:
         here, rule, squares = ids_B >= 0, self._of_tables, self._row_squares[name]
         assert isinstance(rule, Adagrad)
-        rows, places = ids_B[here].unique(return_inverse=True)
+        rows, places = torch.unique(ids_B[here], return_inverse=True)
         grads = grad_BD.new_zeros(len(rows), grad_BD.shape[1]).index_add_(0, places, grad_BD[here])
         squares[rows] += grads.square().mean(1)
         self._tables[name][rows] -= rule.lr * grads / (squares[rows].sqrt() + rule.eps).unsqueeze(1)

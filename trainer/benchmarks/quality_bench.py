@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import torch
-from float64_dlrm import Float64Dlrm
+from float64_dlrm import Float64Dlrm  # type: ignore[import-not-found]  # beside this program
 from rap_contract.graph import FeatureGraph, compile_features
 from rap_contract.job import RAPJob, RAPJobSpec
 from rap_trainer.batch import Column, ModelBatch, RawBatch
