@@ -114,7 +114,7 @@ class Bench:
     def steps(self, number: int, *, beside: bool = False) -> float:
         """Seconds of so many steps on the slowest rank. Collective."""
         self.neighbour.let(beside)
-        torch.cuda.synchronize()
+        torch.cuda.current_stream().synchronize()  # not the device: a plan may be captured meanwhile
         dist.barrier(self.world.control_group)
         began = time.perf_counter()
         for _ in range(number // 2):
@@ -124,7 +124,6 @@ class Bench:
         torch.cuda.current_stream().synchronize()
         took = torch.tensor([time.perf_counter() - began])
         dist.all_reduce(took, dist.ReduceOp.MAX, group=self.world.control_group)
-        torch.cuda.synchronize()
         return float(took)
 
 
@@ -224,7 +223,8 @@ class Run:
         kept = [self.operator.profile if self.operator is not None else None]
         dist.broadcast_object_list(kept, src=0, group=self.world.control_group)
         assert kept[0] is not None
-        profile = measured_again(kept[0], self.bench.runtime.assembled, self.world, grids=(None,))
+        with self.bench.runtime.beside.alone():
+            profile = measured_again(kept[0], self.bench.runtime.assembled, self.world, grids=(None,))
         self.stalls.append(time.perf_counter() - began)
         self._ratios.clear()
         self._known = None

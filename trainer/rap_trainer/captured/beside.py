@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import RLock
 from typing import TypeVar
 
 import torch
@@ -52,9 +53,18 @@ class Beside:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._prepared: Prepared | None = None
+        self.lock = RLock()
+        """Held by who asks for captures or replaces what they are made of. CUDA forbids to wait for the device during one."""
         self._pool = ThreadPoolExecutor(
             1, thread_name_prefix="rap-capture", initializer=torch.cuda.set_device, initargs=(device,)
         )
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Nothing is captured or given back meanwhile: only so may anybody wait for the whole device, or capture elsewhere."""
+        with self.lock:
+            self.run(lambda: None)
+            yield
 
     def run(self, work: Callable[[], T]) -> T:
         """Waits for what the work gives or raises."""

@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from dataclasses import replace
-from threading import Lock
 
 import torch
 import torch.distributed as dist
@@ -95,11 +94,9 @@ class CapturedRuntime:
         """The batches whose memory a copy may still read, by slot: it is done when the slot has been consumed."""
         self._upcoming: CapturedState | None = None
         self._plan: Plan | None = None
-        self._beside = Beside(world.device)
+        self.beside = Beside(world.device)
         self._graphs: CapturedSteps
         self._preprocessor: FusedPreprocessor
-        self._buffers = Lock()
-        """Held while graphs are made of the buffers, or these are replaced."""
         self._generation = self._graph_bytes = 0
         self._losses = tuple((slot.outcome.loss_share[0], slot.outcome.loss_sum[0]) for slot in self.assembly.slots)
         self._capture(raw_layout(graph, batch_size=batch_size, capacities={}))
@@ -185,30 +182,30 @@ class CapturedRuntime:
         reason = refusal(plan, self._graph, num_ranks=self._world.size) or owner_refusal(plan, self._graph, None)
         if reason is not None:
             raise PlanRefused(reason)
-        with self._buffers:
+        with self.beside.lock:
             preprocessor = self._preprocessor.planned(plan)
-            self._beside.prepare(plan, schedule_of(plan), lambda: self._captured_beside(plan, preprocessor))
+            self.beside.prepare(plan, schedule_of(plan), lambda: self._captured_beside(plan, preprocessor))
 
     def switch_plan(self) -> None:
         """Runs the plan that was prepared last, from the next step on. Talks to no other rank.
 
         Captures it now if it could not be captured before, or lists have outgrown the buffers it was captured with.
         """
-        with self._buffers:
-            prepared = self._beside.take()
+        with self.beside.lock:
+            prepared = self.beside.take()
             graphs = prepared.graphs
             if graphs is not None:
                 is_current = graphs.generation == self._generation
-                self._beside.close_behind(self._graphs if is_current else graphs.steps)
+                self.beside.close_behind(self._graphs if is_current else graphs.steps)
                 if is_current:
                     self._graphs, self._step, self._schedule = graphs.steps, graphs.step, prepared.schedule
             self._plan, self._preprocessor = prepared.plan, self._preprocessor.planned(prepared.plan)
         self.switch(prepared.schedule)
 
     def _captured_beside(self, plan: Plan, preprocessor: FusedPreprocessor) -> Graphs | None:
-        """None: without graphs, for there is no memory for them, or they are those in force."""
+        """None: they are those in force, or cannot be made now: no memory, or NCCL, which two threads must not call at once."""
         schedule, (free, _) = schedule_of(plan), torch.cuda.mem_get_info(self._world.device)
-        if schedule == self.schedule or free < self._graph_bytes:
+        if schedule == self.schedule or free < self._graph_bytes or self.assembly.exchange.uses_nccl:
             return None
         step = self._step_of(schedule, preprocessor)
         steps = CapturedSteps(step, self._slots, warm=True, sort_early=self.sorts_early, beside=True)
@@ -239,7 +236,7 @@ class CapturedRuntime:
         if schedule == self.schedule:
             return
         self._schedule = schedule
-        with self._buffers:
+        with self.beside.alone():
             self._graphs.close()
             self._record(warm=True)
 
@@ -258,11 +255,12 @@ class CapturedRuntime:
         """Gives graphs and their memory back."""
         self._watchdog.close()
         self._packers.shutdown()
-        self._graphs.close()
-        self._beside.close()
+        with self.beside.alone():
+            self._graphs.close()
+        self.beside.close()
 
     def _capture(self, layout: RawLayout, *, warm: bool = False, held: Sequence[RawBuffer] = ()) -> None:
-        with self._buffers:
+        with self.beside.lock:
             self._replace_buffers(layout, held)
             self._record(warm=warm)
 
@@ -296,7 +294,7 @@ class CapturedRuntime:
         self._step = self._step_of(schedule, self._preprocessor)
         before = torch.cuda.memory_reserved(self._world.device)
         with nullcontext() if self._evaluator is None else self._evaluator.unseen():
-            self._graphs = self._beside.run(lambda: self._captured_steps(self._step, warm=warm))
+            self._graphs = self.beside.run(lambda: self._captured_steps(self._step, warm=warm))
         self._graph_bytes = max(0, torch.cuda.memory_reserved(self._world.device) - before)
         self._progress.restart()
 
@@ -358,13 +356,14 @@ class CapturedRuntime:
         }
         capacities = {name: max(held, room.get(name, 0)) for name, held in layout.capacities.items()}
         log.info("captures again for lists of up to %s elements", needed)
-        torch.cuda.synchronize(self._world.device)
-        self._graphs.close()
         grown = raw_layout(self._graph, batch_size=layout.batch_size, capacities=capacities)
-        if self._form is Form.SINGLE:  # talks to no other rank: each grows when its own data asks for it
-            self._capture(grown, warm=True, held=self._preprocessor.raw)
-            return
-        self._capture(grown)
+        with self.beside.alone():
+            torch.cuda.synchronize(self._world.device)
+            self._graphs.close()
+            if self._form is Form.SINGLE:  # talks to no other rank: each grows when its own data asks for it
+                self._capture(grown, warm=True, held=self._preprocessor.raw)
+            else:
+                self._capture(grown)
 
     # -- a step
 

@@ -100,6 +100,7 @@ def measure_again(runtime: Runtime, name: str, world: World) -> Measure | None:
     def measure(profile: Profile) -> Profile:
         used = dict.fromkeys(placed.programs for placed in runtime.schedule.placements)
         grids = tuple({None: None, **used})
-        return measured_again(profile, runtime.assembled, world, grids=grids, sort_early=runtime.sorts_early)
+        with runtime.beside.alone():
+            return measured_again(profile, runtime.assembled, world, grids=grids, sort_early=runtime.sorts_early)
 
     return measure
