@@ -28,15 +28,13 @@ class Tiles:
     """The same where the grid is bounded: a few large programs reach more bandwidth than a few small ones."""
     value: int = 512
     """Elements of a list."""
-    scan: int = 4096
+    scan: int = 2048
     """Rows of a scan."""
     select: tuple[int, int] = (32, 128)
-    """Rows and elements of a selection; a program is one warp."""
-    picked: int = 256
-    """Elements of what a selection picked; a program is one warp and takes the rows of a selection's."""
+    """Rows and elements of a selection, and of what it picked; a program is one warp."""
     compare: int = 32
     """Elements of one list that meet half as many of the other at once; a program of one warp takes a row."""
-    scan_warps: int = 16
+    scan_warps: int = 8
     value_warps: int = 4
     ahead: int = 2048
     """Rows ahead of a lane's tile whose lengths are added up at a time."""
@@ -44,7 +42,7 @@ class Tiles:
     @classmethod
     def interpreted(cls) -> Tiles:
         """For Triton's interpreter, whose time grows with the tile; small batches still span several tiles."""
-        return cls(lane=16, wide_lane=32, value=32, scan=16, select=(4, 8), picked=8, compare=8, ahead=16)
+        return cls(lane=16, wide_lane=32, value=32, scan=16, select=(4, 8), compare=8, ahead=16)
 
 
 STEP_COST: Mapping[str, int] = {
