@@ -14,6 +14,7 @@ from rap_contract import metrics
 from rap_contract.operations import Replanning
 from rap_contract.problem import InvalidDocument
 from rap_contract.profile import Profile
+from rap_planner.correct import corrected
 
 from rap_trainer.display.metric_store import MetricStore
 from rap_trainer.plan.comparison import STEP
@@ -74,7 +75,9 @@ class Remeasuring:
             log.warning("the windows are not measured again: %s", lack)
             return
         if self._world.rank == 0:
-            self._profile.replace(profile)
+            # Steps without rows were seen to be shorter than real ones (H200, plan 2): the real ones say how long they are.
+            real_s = self._profile.corrected()[0].step_seconds
+            self._profile.replace(corrected(profile, training=real_s / profile.step_seconds))
             log.info("the windows of the step were measured again in %.1f s", time.monotonic() - began_s)
 
     def _read(self) -> Profile | None:
