@@ -89,7 +89,8 @@ def test_a_schedule_keeps_the_kernels_order() -> None:
 
 def plan(mapping: dict[str, int | None]) -> Plan:
     schedule = (Planned(window="output_dist", programs=64), Planned(window="emb_bwd"))
-    return cast(Plan, SimpleNamespace(mapping=mapping, schedule=schedule))
+    kernels = (SimpleNamespace(features=("f",)), SimpleNamespace(features=("g",)))
+    return cast(Plan, SimpleNamespace(mapping=mapping, kernels=kernels, schedule=schedule))
 
 
 def test_a_planners_schedule_is_taken_as_it_is() -> None:
@@ -98,7 +99,8 @@ def test_a_planners_schedule_is_taken_as_it_is() -> None:
         placements=(
             Placement(kernel=0, window=Window.OUTPUT_DIST, programs=64),
             Placement(kernel=1, window=Window.EMB_BWD),
-        )
+        ),
+        parts=(("f",), ("g",)),
     )
 
 
