@@ -45,7 +45,7 @@ FILES = "files: {{path: {folder}/events, format: parquet, follow: true, eventTim
 KAFKA = "kafka: {{bootstrapServers: ['{servers}'], topic: {topic}, format: arrow, eventTime: {{column: ts}}}}"
 STEP_ROWS, NO_LIMIT = 512, 10**9
 COMMAND = [sys.executable, "-m", "rap_trainer.cli"]
-FIRST_CHECKPOINT_S = 300.0  # importing TorchRec twice takes 20 s on an idle laptop, and 120 were not enough at a load of six a core
+FIRST_CHECKPOINT_S = 300.0  # importing TorchRec twice took over 120 s at a load of six a core
 WHOLE_RUN_S = 600.0
 LARGEST_ENTROPY = 0.95
 """The planted truth is learned well below this within the first 100,000 rows (0.89 here)."""
