@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import sys
 from pathlib import Path
@@ -9,9 +10,11 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from rap_trainer.bench.cases import add_options
 from rap_trainer.bench.nodes import as_nodes
 from rap_trainer.bench.report import page
 from rap_trainer.bench.results import groups_of, strong_scaling, weak_scaling
+from rap_trainer.bench.units import from_argument
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -69,3 +72,23 @@ def test_the_stages_of_a_scaling_run_fit_the_time_and_the_machine(scaling_bench:
     two = scaling_bench.stages(gpus=2, seconds=600, folder=tmp_path)
     assert {"steps on 1", "steps on 2", "steps of 2 nodes", "drift on 2", "resize"} <= {stage.name for stage in two}
     assert not any(" 4" in stage.name or " 8" in stage.name for stage in two)
+
+
+def test_the_programs_of_a_scaling_run_know_the_options_they_get(scaling_bench: ModuleType, tmp_path: Path) -> None:
+    for stage in scaling_bench.stages(gpus=8, seconds=600, folder=tmp_path):
+        program = next((index for index, word in enumerate(stage.command) if word.endswith("_bench.py")), None)
+        if program is None:
+            continue  # `rap bench`, which is parsed below
+        source = Path(stage.command[program]).read_text()
+        for word in stage.command[program + 1 :]:
+            assert not word.startswith("--") or f'"{word}"' in source, f"{stage.name}: {word}"
+
+
+def test_a_scaling_run_asks_rap_bench_for_what_it_takes(scaling_bench: ModuleType, tmp_path: Path) -> None:
+    parser = argparse.ArgumentParser()
+    add_options(parser)
+    command = scaling_bench.steps(8, tmp_path, 100.0, nodes=2)
+    chosen = parser.parse_args(command[command.index("bench") + 1 :])
+    assert (chosen.gpus, chosen.nodes, chosen.budget) == ([8], 2, 100.0)
+    units = from_argument(chosen.units.read_text())
+    assert {unit.batch for unit in units} == {4096}

@@ -84,16 +84,16 @@ def prediction(gpus: int, limit_s: float) -> tuple[str, ...]:
 
 
 def drift(gpus: int, limit_s: float) -> tuple[str, ...]:
-    """Steps of several schedules over list lengths and beside a neighbour, and what a switch costs."""
+    """A drift of list lengths and a neighbour under the operator's decision, and what a switch costs."""
     options = (
         "--plan",
         "4",
-        "--batch-size",
+        "--batch",
         str(BATCH),
-        "--max-rows",
-        "100000",
-        "--seconds",
-        str(round(limit_s * 0.6)),
+        "--profile-seconds",
+        str(max(2, round(limit_s / 12))),
+        "--scale",
+        "60",
     )
     return (*torchrun(gpus), str(HERE / "drift_bench.py"), *options)
 
