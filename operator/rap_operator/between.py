@@ -5,7 +5,8 @@ from __future__ import annotations
 from rap_contract.status import Attempt, Status, time_s
 
 from rap_operator import attempts
-from rap_operator.decision import Notice, RemoveAttempt, RemovePod
+from rap_operator.decision import RemoveAttempt, RemovePod
+from rap_operator.notice import Notice
 from rap_operator.revise import enforced_spec
 from rap_operator.step import Sight, Step
 

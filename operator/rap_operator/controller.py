@@ -15,9 +15,9 @@ from rap_operator.api import Api, ApiError, ApiUnavailable
 from rap_operator.apply import Applier, Foreign, NotGone
 from rap_operator.cache import Cache, Key
 from rap_operator.decide import decide
-from rap_operator.decision import Notice
 from rap_operator.events import EventSink
 from rap_operator.logs import job_context
+from rap_operator.notice import Notice
 from rap_operator.observe import Observer
 from rap_operator.observed import Judged, Observed, Subject, Telemetry
 from rap_operator.policy import Limits

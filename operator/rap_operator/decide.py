@@ -10,7 +10,8 @@ from __future__ import annotations
 from rap_contract.status import ConditionType, Status, time_s, time_text
 
 from rap_operator import attempts, between, conditions, during
-from rap_operator.decision import Decision, Notice, RemoveAttempt, RemoveSelf
+from rap_operator.decision import Decision, RemoveAttempt, RemoveSelf
+from rap_operator.notice import Notice
 from rap_operator.observed import Judged, Observed
 from rap_operator.policy import Limits, Policy, policy_of
 from rap_operator.replanning.hook import replanned

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
 
 from rap_contract.status import Status
 
-if TYPE_CHECKING:  # whose verdicts carry notices
-    from rap_operator.replanning.values import Act
+from rap_operator.notice import Notice
+from rap_operator.replanning.values import Act
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,15 +69,6 @@ class Replan:
 
 
 Action = KeepSupport | StartAttempt | RemoveAttempt | RemovePod | RemoveSelf | Replan
-
-
-@dataclass(frozen=True, kw_only=True)
-class Notice:
-    """Something worth an Event."""
-
-    reason: str
-    message: str
-    level: Literal["Normal", "Warning"] = "Normal"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,8 +8,9 @@ from rap_contract.status import Attempt, EndClass, Status, time_s, time_text
 
 from rap_operator import attempts
 from rap_operator.between import cleared, deadline_message, is_past_deadline, wake_for_deadline
-from rap_operator.decision import Notice, StartAttempt
+from rap_operator.decision import StartAttempt
 from rap_operator.failures import PEER_LOST_WAIT_S, End, find_end, is_waiting_for_cause
+from rap_operator.notice import Notice
 from rap_operator.revise import enforced_spec, is_unproven, keep_support, rolled_back
 from rap_operator.step import Sight, Step
 from rap_operator.views import JobView, PodView

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from rap_contract.job import API_VERSION, KIND
 
 from rap_operator.api import Api, ApiError, ApiUnavailable, Object
-from rap_operator.decision import Notice
+from rap_operator.notice import Notice
 from rap_operator.observed import Subject
 from rap_operator.resources import EVENTS
 

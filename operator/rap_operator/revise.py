@@ -9,7 +9,8 @@ from rap_contract.job import RAPJobSpec
 from rap_contract.status import ConditionType, Revision, Status, time_text
 
 from rap_operator.attempts import is_live
-from rap_operator.decision import KeepSupport, Notice
+from rap_operator.decision import KeepSupport
+from rap_operator.notice import Notice
 from rap_operator.spec_change import Change, classify
 from rap_operator.step import Sight, Step
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 
 from rap_contract.status import Status
 
-from rap_operator.decision import Action, Notice
+from rap_operator.decision import Action
+from rap_operator.notice import Notice
 from rap_operator.observed import Judged, Observed
 from rap_operator.policy import Limits, Policy
 

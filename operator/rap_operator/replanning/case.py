@@ -8,7 +8,7 @@ from typing import Literal
 from rap_contract.operations import Replanning
 from rap_contract.status import Change, ReplanRecord, Replans, time_s, time_text
 
-from rap_operator.decision import Notice
+from rap_operator.notice import Notice
 from rap_operator.replanning.record import record
 from rap_operator.replanning.values import Act, Seen, Verdict
 

@@ -13,7 +13,7 @@ from typing import Literal
 
 from rap_contract.status import Baseline, ReplanRecord, Replans
 
-from rap_operator.decision import Notice
+from rap_operator.notice import Notice
 
 EDITED = "edited"
 """Stands for the hash of a plan that somebody wrote into the ConfigMap by hand."""
