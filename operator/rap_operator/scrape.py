@@ -123,8 +123,9 @@ class Scraper:
             may_report = values is not None and is_worth_it and self._take_turn(target.uid)
             self._known[target.uid] = replace(after, may_report=may_report or after.may_report)
         self.count("done" if values is not None else "stale")
-        # A pass is due for a summary, and when the step stands still: the decision knows for how long it may.
-        if may_report or now_s - after.progress_at_s > INTERVAL_S:
+        is_new_plan = before is not None and after.plan_hash != before.plan_hash
+        # A pass is due for a summary, for another plan, and when the step stands still: the decision knows for how long it may.
+        if may_report or is_new_plan or now_s - after.progress_at_s > INTERVAL_S:
             self._on_news(target.key)
 
 

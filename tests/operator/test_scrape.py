@@ -151,6 +151,17 @@ def test_summaries_in_status_are_rationed_over_all_jobs() -> None:
     assert 20 <= reports <= 40  # 120 s at a report in five seconds, and what was saved
 
 
+def test_another_plan_in_force_is_news_at_once() -> None:
+    trainers = Trainers()
+    trainers.scraped(after_s=60)
+    trainers.news.clear()
+    trainers.scraped(page(step=11), after_s=1)
+    assert trainers.news == []
+    found = trainers.scraped(page(step=12).replace("abc123", "def456"), after_s=1)
+    assert found is not None
+    assert (found.plan_hash, trainers.news) == ("def456", [KEY])
+
+
 def test_only_the_lines_that_matter_are_kept() -> None:
     noise = "\n".join(f'some_metric{{i="{i}"}} {i}' for i in range(10_000))
     values = parse(page(extra=noise))

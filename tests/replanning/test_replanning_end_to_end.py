@@ -158,6 +158,11 @@ def test_drift_of_the_data_changes_the_plan_of_all_ranks_without_a_restart(
     assert outcomes(on_server)[:2] == ["Applying", "Switched"]
     assert status["attempt"]["number"] == 1
     assert {pod["metadata"]["uid"] for pod in on_server.pods()} == pods
-    assert plan in on_server.cluster.kubectl("get", "rj", "-n", on_server.namespace)
+    wait_until(
+        lambda: plan in on_server.cluster.kubectl("get", "rj", "-n", on_server.namespace),
+        limit_s=60,
+        what="the plan in the printed table",
+        every_s=0.5,
+    )
     story = on_server.cluster.kubectl("describe", "rj", "clicks", "-n", on_server.namespace)
     assert story.index("ReplanApplying") < story.index("ReplanSwitched")
