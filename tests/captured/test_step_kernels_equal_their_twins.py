@@ -83,7 +83,7 @@ def test_products_in_tf32_are_neither_too_small_nor_too_large_on_average(num_spa
     map_ = tile.TileMap.of(blocks, DEVICE)
     bottom, own = torch.rand(256, 128) + 0.1, torch.rand(256 * blocks.own_width) + 0.1
     got, exact = torch.zeros(256, map_.padded_columns), torch.zeros(256, map_.padded_columns, dtype=torch.float64)
-    interaction_forward(bottom, own, own, got, map_, rows=slice(256))
+    interaction_forward(bottom, own, own, got, map_, rows=slice(0, 256))
     tile.forward_twin(bottom.double(), own.double(), own.double(), exact, map_)
     pairs = slice(map_.dim, map_.num_columns)
     assert abs(float((got.double() / exact)[:, pairs].mean()) - 1) < 1e-4

@@ -8,9 +8,15 @@ import urllib.request
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from operator_world.world import World
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
 from rap_contract import metrics
+from rap_operator import exposition
 from rap_operator.exposition import Exposition
 from rap_operator.health import HealthServer, standing_still
 
@@ -58,15 +64,15 @@ def test_the_three_paths_answer(server: HealthServer) -> None:
 
 
 def test_the_page_has_the_contracts_names_and_series_of_deleted_jobs_go(world: World) -> None:
-    exposition = Exposition(world.controller, version="1")
-    exposition.request("patch", "RAPJob", 200, 0.02)
+    served_by = Exposition(world.controller, version="1")
+    served_by.request("patch", "RAPJob", 200, 0.02)
     world.controller.queue.add_failed(("jobs", "clicks"))
-    exposition.scrape("done")
-    exposition.lead(is_leader=True)
+    served_by.scrape("done")
+    served_by.lead(is_leader=True)
     world.controller.observe_pass("done", 0.01)
     world.controller.observe_pass("refused", 0.01)
     world.edit(restartNonce=1)
-    page = exposition.page().decode()
+    page = served_by.page().decode()
     declared = {metric.name for metric in metrics.OPERATOR}
     served = {re.split("[ {]", line)[0] for line in page.splitlines() if not line.startswith("#")}
     assert {re.sub("_(bucket|sum|count)$", "", name) for name in served if not name.endswith("_created")} <= declared
@@ -82,4 +88,33 @@ def test_the_page_has_the_contracts_names_and_series_of_deleted_jobs_go(world: W
         assert families[metric.name].samples
     world.delete()
     world.sync()
-    assert 'rapjob="clicks"' not in exposition.page().decode()
+    assert 'rapjob="clicks"' not in served_by.page().decode()
+
+
+@given(st.dictionaries(st.tuples(st.text(max_size=9), st.text(max_size=9), st.text(max_size=9)), st.floats()))
+def test_gauges_are_written_as_prometheus_own_client_writes_them(values: dict[tuple[str, ...], float]) -> None:
+    gauge = GaugeMetricFamily(
+        metrics.JOB_CONDITION.name, metrics.JOB_CONDITION.help, labels=metrics.JOB_CONDITION.labels
+    )
+    for labels, value in values.items():
+        gauge.add_metric(labels, value)
+    registry = CollectorRegistry()
+    registry.register(Gauges(gauge))
+    text = "".join(exposition._text(metrics.JOB_CONDITION, values))
+    assert numbers_of(text) == numbers_of(generate_latest(registry).decode())
+
+
+class Gauges(Collector):
+    """One family of gauges."""
+
+    def __init__(self, gauge: GaugeMetricFamily) -> None:
+        self._gauge = gauge
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        yield self._gauge
+
+
+def numbers_of(page: str) -> list[tuple[str, str] | str]:
+    """Lines, with the values as numbers: infinities and large ones may be spelled in several ways."""
+    lines = [line if line.startswith("#") else line.rpartition(" ") for line in page.split("\n") if line]
+    return [line if isinstance(line, str) else (line[0], repr(float(line[2]))) for line in lines]

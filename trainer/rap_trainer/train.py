@@ -235,9 +235,14 @@ def _open_source(spec: RAPJobSpec, world: World, positions: Positions) -> Source
         return FileSource(spec, rank=world.rank, world_size=world.size, start=positions, store=store, options=options)
     assert spec.source.kafka is not None  # exactly one of them
     sharing = agree_on_sharing(spec.source.kafka, world)
-    topic_options = KafkaSourceOptions(device=world.device)
-    place = {"rank": world.rank, "world_size": world.size}
-    return KafkaSource(spec, **place, start=positions, sharing=sharing, options=topic_options)
+    return KafkaSource(
+        spec,
+        rank=world.rank,
+        world_size=world.size,
+        start=positions,
+        sharing=sharing,
+        options=KafkaSourceOptions(device=world.device),
+    )
 
 
 def _ledger(world: World, attempt: int, step: int, positions: Positions) -> Ledger | None:

@@ -5,18 +5,21 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-RUNGS = (
-    "captured-modules",
-    "captured:nccl+late",
-    "captured:copy-engine+late+whole",
-    "captured:copy-engine+whole",
-    "captured:copy-engine",
-)
-"""The ablation between stock TorchRec and ours, inputs ready: captured, GPU-written dense part, copy engines, ids sorted early, rows
-worked on as they arrive."""
+from rap_trainer.bench.results import RUNGS
+
 SCHEDULES = "rap:inline/0+output_dist/0+output_dist/64+mlp_fwd/0+grad_dist/0"
 DEFAULT_CASES = ",".join(
-    ("loop", "sequential", "pipeline", "compile", "cpu", "rap-eager", "pipeline-ideal", *RUNGS, SCHEDULES)
+    (
+        "loop",
+        "sequential",
+        "pipeline",
+        "compile",
+        "cpu",
+        "rap-eager",
+        "pipeline-ideal",
+        *(case for case, _ in RUNGS[1:]),
+        SCHEDULES,
+    )
 )
 SECONDS = 2.0
 """Of measured steps a case: 5 repeats of 40 steps wherever a step takes 10 ms or less."""

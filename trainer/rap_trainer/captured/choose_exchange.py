@@ -69,7 +69,7 @@ def _milliseconds(exchange: Exchange, blocks: Blocks, world: World) -> float:
 
     Called from the host instead, copy engines would look slow: their streams and events cost the host more.
     """
-    rows = slice(blocks.batch_size)
+    rows = slice(0, blocks.batch_size)
     pooled = torch.zeros(blocks.world_size * blocks.batch_size * blocks.own_width, device=world.device)
     stream = torch.cuda.Stream(world.device)  # type: ignore[no-untyped-call]  # torch leaves it untyped
     stream.wait_stream(torch.cuda.current_stream(world.device))

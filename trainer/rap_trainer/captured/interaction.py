@@ -43,8 +43,7 @@ def interaction_forward(
         forward_twin(bottom_BD, own, peer, out_BK1, tile, present_BS=present_BS, rows=rows)
         return
     held = bottom_BD if present_BS is None else present_BS
-    first = rows.start or 0
-    sizes_of_out = (first, rows.stop, tile.num_features, out_BK1.stride(0))
+    sizes_of_out = (rows.start, rows.stop, tile.num_features, out_BK1.stride(0))
     inputs = (bottom_BD, own, peer, held, out_BK1, *_map(tile), *sizes_of_out)
     same = {"D": tile.dim, "PRECISION": precision, "MASKED": present_BS is not None}
     if tile.num_features <= FEW:

@@ -50,7 +50,7 @@ class NcclExchange:
         return self._pooled_grads
 
     def send_pooled(self, pooled_N: torch.Tensor, rows: slice) -> None:
-        assert rows == slice(self._blocks.batch_size), rows
+        assert rows == slice(0, self._blocks.batch_size), rows
         self._all_to_all(self._peer_blocks(self._peer), self._owner_rows(pooled_N.view(-1)))
 
     def send_grads(self) -> None:

@@ -178,9 +178,9 @@ class TrainStep:
         rows, parts = self.dense.blocks.batch_size, self.exchange.parts
         num_bytes = self.dense.blocks.block_elements * torch.float32.itemsize
         if parts == 1 or not self.dense.splits or num_bytes < parts * LEAST_BYTES:
-            return (slice(rows),)
+            return (slice(0, rows),)
         size = pad_to(-(-rows // parts), PART_ROWS)
-        return tuple(slice(begin or None, min(begin + size, rows)) for begin in range(0, rows, size))
+        return tuple(slice(begin, min(begin + size, rows)) for begin in range(0, rows, size))
 
     def _backward_tables(self, pooled: torch.Tensor, grads: torch.Tensor, gate: GradientGate | None) -> None:
         """TorchRec's fused update, on the lane of the lookup, where autograd runs it anyway."""

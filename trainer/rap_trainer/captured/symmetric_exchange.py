@@ -91,7 +91,7 @@ class SymmetricExchange:
         blocks, G = self._blocks, self._blocks.block_elements
         pooled_WBN = pooled_N.view(-1)[: blocks.world_size * blocks.batch_size * blocks.own_width]
         pooled_WBN = pooled_WBN.view(blocks.world_size, blocks.batch_size, blocks.own_width)
-        begin, end = (row * blocks.own_width for row in (rows.start or 0, rows.stop))
+        begin, end = (row * blocks.own_width for row in (rows.start, rows.stop))
         block = slice(blocks.rank * G + begin, blocks.rank * G + end)
         self._push([(self._pooled.views[p][block], pooled_WBN[p, rows].view(-1)) for p in self._peers()])
         self._pooled.handle.barrier(channel=0)

@@ -126,7 +126,7 @@ class TracedPart:
 
     def forward_rows(self, embeddings: Embeddings, rows: slice) -> None:
         """Keeps the embeddings of all rows for `forward_loss`."""
-        assert rows == slice(self.blocks.batch_size), rows
+        assert rows == slice(0, self.blocks.batch_size), rows
         self._pooled, self._present = self._gathered(embeddings).requires_grad_(), embeddings.present_BS
 
     def forward_loss(self, targets: Targets, outcome: Outcome) -> None:
