@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import uuid
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -19,6 +20,8 @@ from rap_operator.resources import JOBS, PODS, RAPJOBS, WATCHED, Resource
 Object = dict[str, Any]
 Objects = list[Object]
 Children = list[tuple[str, Object]]
+ObjectKey = tuple[str, str, str]
+"""Kind, namespace, name."""
 NAMES = {resource.kind: resource for resource in WATCHED}
 
 
@@ -27,7 +30,9 @@ class FakeCluster:
 
     def __init__(self, *, now_s: float = 1_000_000.0) -> None:
         self.now_s = now_s
-        self.objects: dict[tuple[str, str, str], Object] = {}
+        self.objects: dict[ObjectKey, Object] = {}
+        self._keys: defaultdict[str, dict[ObjectKey, None]] = defaultdict(dict)
+        """Of the objects of a kind, of those that an uid owns, and of the pods of a RAPJob: a thousand jobs are not searched for two."""
         self.log: list[tuple[int, str, str, Object]] = []
         """Resource version, event type, kind, object."""
         self.calls: list[tuple[str, str, str]] = []
@@ -46,8 +51,8 @@ class FakeCluster:
         self.calls.append(("list", resource.kind, ""))
         items = [
             copy.deepcopy(item)
-            for (kind, where, _), item in sorted(self.objects.items())
-            if kind == resource.kind and namespace in (None, where) and _selected(item, query.get("labelSelector", ""))
+            for item in self.of(resource.kind)
+            if namespace in (None, item["metadata"]["namespace"]) and _selected(item, query.get("labelSelector", ""))
         ]
         return {"metadata": {"resourceVersion": str(self._version)}, "items": items}
 
@@ -92,7 +97,7 @@ class FakeCluster:
         change = {key: value for key, value in body.items() if key != "metadata"}
         if subresource:
             change = {subresource: change.get(subresource, {})}
-        before = copy.deepcopy(item.get("spec"))
+        before = self._found(resource.kind, namespace, name).get("spec")
         _merge(item, change)
         for part in ("annotations", "labels"):
             _merge(item["metadata"].setdefault(part, {}), (body.get("metadata") or {}).get(part) or {})
@@ -119,7 +124,7 @@ class FakeCluster:
 
     def of(self, kind: str) -> Objects:
         """All objects of a kind."""
-        return [item for (k, _, _), item in sorted(self.objects.items()) if k == kind]
+        return [self.objects[key] for key in sorted(self._keys[kind])]
 
     def change(self, kind: str, item: Object, **parts: Any) -> Object:
         """Lays parts over an object as its own controller would."""
@@ -171,12 +176,7 @@ class FakeCluster:
                     self._gone(kind, item)
 
     def _children(self, owner: Object) -> Children:
-        uid = owner["metadata"]["uid"]
-        return [
-            (kind, item)
-            for (kind, _, _), item in self.objects.items()
-            if any(o["uid"] == uid for o in item["metadata"].get("ownerReferences") or ())
-        ]
+        return [(key[0], self.objects[key]) for key in self._keys[owner["metadata"]["uid"]]]
 
     def _remove(self, kind: str, item: Object) -> None:
         if kind == "Pod":
@@ -266,9 +266,9 @@ class FakeCluster:
         self._stored("Pod", pod, "ADDED")
 
     def _check_overlap(self, labels: Mapping[str, str], job_uid: str) -> None:
-        for pod in self.of("Pod"):
-            is_same_job = pod["metadata"]["labels"][LABEL_JOB_UID] == labels[LABEL_JOB_UID]
-            if is_same_job and pod["metadata"]["ownerReferences"][0]["uid"] != job_uid:
+        for key in self._keys[_pods_of(labels[LABEL_JOB_UID])]:
+            pod = self.objects[key]
+            if pod["metadata"]["ownerReferences"][0]["uid"] != job_uid:
                 self.violations.append(
                     f"a pod of attempt {labels[LABEL_ATTEMPT]} begins beside {pod['metadata']['name']}"
                 )
@@ -289,13 +289,21 @@ class FakeCluster:
         self._version += 1
         item["metadata"]["resourceVersion"] = str(self._version)
         self.objects[key] = item
-        self.log.append((self._version, event, kind, copy.deepcopy(item)))
+        indices = _indices(kind, item)
+        for index in () if before is None else _indices(kind, before) - indices:
+            self._keys[index].pop(key, None)
+        for index in indices:
+            self._keys[index][key] = None
+        self.log.append((self._version, event, kind, item))  # what is stored is replaced, never changed
         return copy.deepcopy(item)
 
     def _gone(self, kind: str, item: Object) -> None:
         key = (kind, item["metadata"]["namespace"], item["metadata"]["name"])
-        if self.objects.pop(key, None) is None:
+        stored = self.objects.pop(key, None)
+        if stored is None:
             return
+        for index in _indices(kind, stored):
+            self._keys[index].pop(key, None)
         self._version += 1
         last = copy.deepcopy(item)
         last["metadata"]["resourceVersion"] = str(self._version)
@@ -309,10 +317,24 @@ class FakeCluster:
         return time_text(self.now_s)
 
 
+def _indices(kind: str, item: Object) -> set[str]:
+    """Where the key of an object is kept."""
+    metadata = item["metadata"]
+    found = {kind} | {owner["uid"] for owner in metadata.get("ownerReferences") or ()}
+    if kind == "Pod":
+        found.add(_pods_of((metadata.get("labels") or {}).get(LABEL_JOB_UID, "")))
+    return found
+
+
+def _pods_of(job_uid: str) -> str:
+    return f"pods of {job_uid}"
+
+
 def _same(before: Object, after: Object) -> bool:
-    first, second = copy.deepcopy(before), copy.deepcopy(after)
-    for item in (first, second):
-        item["metadata"].pop("resourceVersion", None)
+    first, second = (
+        {**item, "metadata": {key: value for key, value in item["metadata"].items() if key != "resourceVersion"}}
+        for item in (before, after)
+    )
     return first == second
 
 

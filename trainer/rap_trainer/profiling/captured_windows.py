@@ -6,7 +6,9 @@ calls, and a step counts as long as on the slowest rank.
 
 from __future__ import annotations
 
+import math
 import statistics
+import time
 from collections.abc import Callable, Sequence
 
 import torch
@@ -26,8 +28,8 @@ GRIDS: tuple[int | None, ...] = (None, 32, 64, 100)
 """Programs tried in each window: a full grid, and what leaves the exchange's or a GEMM's SMs free (H200: 132)."""
 LENGTHS = (6e-6, 15e-6, 40e-6, 100e-6)
 """Seconds of the probes, alone on a full grid."""
-TIMED_S, STEPS, REPEATS = 12e-3, (4, 16), 3
-"""A timing takes about so long, in so many steps at least and at most; the median of so many counts."""
+TIMED_S, STEPS, REPEATS = 12e-3, (2, 16), 3
+"""A timing takes about so long, in so many steps at least and at most; the median of so many counts, of two where steps are longer."""
 
 
 class CapturedWindows:
@@ -36,7 +38,7 @@ class CapturedWindows:
     def __init__(self, assembly: Assembly, world: World, *, sort_early: bool = True) -> None:
         self._assembly, self._world, self._sort_early = assembly, world, sort_early
         self._warm = False
-        self._num_steps = STEPS[1]
+        self._num_steps, self._repeats = STEPS[1], REPEATS
 
     def find(
         self,
@@ -45,31 +47,36 @@ class CapturedWindows:
         windows: Sequence[str] = PLACES,
         kinds: Sequence[Kind] = KINDS,
         lengths: Sequence[float] = LENGTHS,
+        seconds: float = math.inf,
     ) -> Found:
-        """Everything. Collective; about half a second a window and grid."""
+        """Everything on the first grid, and on the others what `seconds` allow. Collective; about half a second a window and grid."""
         base = self._steps(NoPreprocessing(), Schedule())
         step_seconds = self.seconds(base)
         self._num_steps = min(max(round(TIMED_S / step_seconds), STEPS[0]), STEPS[1])
+        self._repeats = REPEATS if STEPS[0] * step_seconds < TIMED_S else REPEATS - 1
         opens = self._opens()
         probes = Probes(self._world.device)
         sizes = self._agreed([probes.sized(kind, length) for kind in kinds for length in lengths])
-        found: dict[str, tuple[Response, ...]] = {}
-        for window in windows:
-            responses: list[Response] = []
-            for grid in grids:
+        found: dict[str, list[Response]] = {window: [] for window in windows}
+        began = time.monotonic()
+        for done, grid in enumerate(grids):
+            so_far = time.monotonic() - began
+            if done and self._slowest(so_far * (done + 1) / done) > seconds:
+                break
+            for window in windows:
                 steps = self._steps(probes, Schedule.uniform(1, Window(window), grid))
-                responses += [self._response(base, steps, probes, size, grid) for size in sizes]
+                found[window] += [self._response(base, steps, probes, size, grid) for size in sizes]
                 steps.close()
-            found[window] = tuple(responses)
         base.close()
-        return Found(step_seconds=step_seconds, opens_seconds=opens, responses=found)
+        responses = {window: tuple(each) for window, each in found.items()}
+        return Found(step_seconds=step_seconds, opens_seconds=opens, responses=responses)
 
     def _response(
         self, base: CapturedSteps, steps: CapturedSteps, probes: Probes, size: ProbeSize, grid: int | None
     ) -> Response:
         solo = probes.solo_seconds(size, grid)
         probes.set(size)
-        added = [self._timed(steps) - self._timed(base) for _ in range(REPEATS)]
+        added = [self._timed(steps) - self._timed(base) for _ in range(self._repeats)]
         return Response(
             kind=size.kind,
             programs=grid,
@@ -80,7 +87,7 @@ class CapturedWindows:
 
     def seconds(self, steps: CapturedSteps) -> float:
         """Median seconds of a step, of the slowest rank. Collective."""
-        return self._slowest(statistics.median(self._timed(steps) for _ in range(REPEATS)))
+        return self._slowest(statistics.median(self._timed(steps) for _ in range(self._repeats)))
 
     def seconds_under(self, work: Preprocessor, schedule: Schedule) -> float:
         """A step with this work under a schedule. Collective."""
