@@ -4,8 +4,8 @@
 
 Lists grow threefold over five minutes; later somebody multiplies matrices on the same GPUs. The job profiles itself, plans, and follows:
 decisions are `decide_replanning`'s, plans the search process's, switches and renewed measurements the captured runtime's. Time is
-compressed: a second of training stands for --scale seconds, a second in which training stands still for itself. Steps are made of
-batches that are on the device, so that the host's packing hides nothing. Then the table: steps of all plans that were met
+compressed: a second of training stands for --scale seconds; a second in which training stands still, or is held up by a capture beside it,
+for itself. Steps are made of batches that are on the device, so that the host's packing hides nothing. Then the table: steps of all plans that were met
 and of uniform schedules, for each length and beside the neighbour; the oracle takes the best of each. Prints JSON lines.
 """
 
@@ -43,7 +43,8 @@ from rap_trainer.profiling.captured_again import measured_again
 from rap_trainer.profiling.captured_profile import captured_profile
 from rap_trainer.world import World, join_world, leave_world
 
-LENGTHS = (20.0, 30.0, 40.0, 50.0, 60.0)
+GROWTH = (1.0, 1.5, 2.0, 2.5, 3.0)
+"""Of the lists, in the steps of the drift."""
 FLAT_S, RAMP_S, HOLD_S, BESIDE_S = 60.0, 300.0, 240.0, 300.0
 """The drift: lists as planned for, growing threefold, three times as long, and so beside a neighbour."""
 CHUNK_S = 0.2
@@ -62,6 +63,10 @@ class Chunk:
     beside: bool
     steps: int
     seconds: float
+    plan: str
+    """Hash of the one in force."""
+    held_up: bool
+    """Another plan was captured meanwhile."""
 
 
 class Neighbour:
@@ -70,7 +75,14 @@ class Neighbour:
     def __init__(self, device: torch.device) -> None:
         self._device, self._may, self._over = device, threading.Event(), False
         self._side = torch.randn(NEIGHBOUR, NEIGHBOUR, device=device)
-        threading.Thread(target=self._work, daemon=True).start()
+        self._thread = threading.Thread(target=self._work, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Ends the thread: one that waits for the device while CUDA goes aborts the process."""
+        self._over = True
+        self._may.set()
+        self._thread.join()
 
     def let(self, may: bool) -> None:
         if may:
@@ -82,7 +94,7 @@ class Neighbour:
         torch.cuda.set_device(self._device)
         stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         with torch.cuda.stream(stream):
-            while self._may.wait():
+            while self._may.wait() and not self._over:
                 for _ in range(AHEAD):
                     torch.mm(self._side, self._side)
                 stream.synchronize()
@@ -91,10 +103,10 @@ class Neighbour:
 class Bench:
     """The job on this rank: steps on batches of any of the lengths, beside a neighbour or alone."""
 
-    def __init__(self, subject: Subject, runtime: CapturedRuntime, world: World) -> None:
-        self.runtime, self.world = runtime, world
+    def __init__(self, subject: Subject, runtime: CapturedRuntime, world: World, *, lengths: tuple[float, ...]) -> None:
+        self.runtime, self.world, self.lengths = runtime, world, lengths
         self._batches: dict[float, list[RawBatch]] = {}
-        for length in sorted(LENGTHS, reverse=True):  # the longest first: buffers grow once
+        for length in sorted(lengths, reverse=True):  # the longest first: buffers grow once
             document = {**subject.document, "metadata": {**subject.document["metadata"]}}
             document["metadata"]["annotations"] = {MEAN_LENGTH: str(length)}
             self._batches[length] = []
@@ -141,16 +153,27 @@ class Run:
 
     def go(self) -> None:
         """Collective."""
-        now_s, end_s = 0.0, FLAT_S + RAMP_S + HOLD_S + BESIDE_S
+        now_s, end_s, lengths = 0.0, FLAT_S + RAMP_S + HOLD_S + BESIDE_S, self.bench.lengths
         number = max(4, 2 * round(CHUNK_S / (self.bench.steps(8) / 8) / 2))
         preparing: Future[None] | None = None
         while now_s < end_s:
-            wanted = LENGTHS[0] + (LENGTHS[-1] - LENGTHS[0]) * min(max((now_s - FLAT_S) / RAMP_S, 0.0), 1.0)
-            length = min(LENGTHS, key=lambda each: abs(each - wanted))
+            wanted = lengths[0] + (lengths[-1] - lengths[0]) * min(max((now_s - FLAT_S) / RAMP_S, 0.0), 1.0)
+            length = min(lengths, key=lambda each: abs(each - wanted))
             beside = now_s >= FLAT_S + RAMP_S + HOLD_S
             self.bench.at(length)
             seconds = self.bench.steps(number, beside=beside)
-            self.chunks.append(Chunk(length=length, beside=beside, steps=number, seconds=seconds))
+            plan = self.bench.runtime.plan
+            assert plan is not None
+            self.chunks.append(
+                Chunk(
+                    length=length,
+                    beside=beside,
+                    steps=number,
+                    seconds=seconds,
+                    plan=plan.hash,
+                    held_up=preparing is not None,
+                )
+            )
             now_s += seconds * self.scale
             self._steps, self._seconds = self._steps + number, self._seconds + seconds
             command = [self._look(now_s, length, seconds / number)] if self.operator is not None else [None]
@@ -158,8 +181,7 @@ class Run:
             todo = command[0]
             assert todo is not None
             if todo["plan"]:
-                plan = Plan.from_json(todo["plan"])
-                preparing = self._watch.submit(self.bench.runtime.prepare_plan, plan)
+                preparing = self._watch.submit(self.bench.runtime.prepare_plan, Plan.from_json(todo["plan"]))
             if preparing is not None and self._all(preparing.done()):
                 preparing.result()
                 self._switch()
@@ -249,9 +271,9 @@ def table(bench: Bench, run: Run, plans: dict[str, Plan], world: World) -> dict[
     found = {}
     for name, schedule in schedules.items():
         bench.runtime.switch(schedule)
-        for length in LENGTHS:
+        for length in bench.lengths:
             bench.at(length)
-            for beside in (False, True) if length == LENGTHS[-1] else (False,):
+            for beside in (False, True) if length == bench.lengths[-1] else (False,):
                 number = max(4, 2 * round(CHUNK_S / 2 / (run.chunks[-1].seconds / run.chunks[-1].steps)))
                 found[name, length, beside] = bench.steps(number, beside=beside) / number
                 if world.rank == 0:
@@ -260,24 +282,32 @@ def table(bench: Bench, run: Run, plans: dict[str, Plan], world: World) -> dict[
     return found
 
 
-def summary(run: Run, steps_s: dict[tuple[str, float, bool], float], first: str) -> dict[str, float]:
-    """Throughputs, in steps a second of the drift's own time."""
-    total = sum(chunk.steps for chunk in run.chunks)
-    ours = sum(chunk.seconds for chunk in run.chunks) + sum(run.stalls) / run.scale
+def seconds_of(chunk: Chunk, steps_s: dict[tuple[str, float, bool], float], scale: float) -> float:
+    """Of a chunk in the drift's compressed time: what a capture beside it cost counts for itself."""
+    undisturbed = chunk.steps * steps_s[f"plan {chunk.plan}", chunk.length, chunk.beside]
+    if not chunk.held_up or chunk.seconds < undisturbed:
+        return chunk.seconds
+    return undisturbed + (chunk.seconds - undisturbed) / scale
+
+
+def summary(
+    run: Run, steps_s: dict[tuple[str, float, bool], float], first: str, *, beside: bool | None
+) -> dict[str, float]:
+    """Throughputs in steps a second of compressed time, of the whole drift, or with the neighbour or without; stalls count for the whole."""
+    chunks = [chunk for chunk in run.chunks if beside is None or chunk.beside is beside]
+    total = sum(chunk.steps for chunk in chunks)
+    ours = sum(seconds_of(chunk, steps_s, run.scale) for chunk in chunks)
+    ours += sum(run.stalls) / run.scale if beside is None else 0.0
     names = {name for name, _, _ in steps_s}
 
     def under(best: bool) -> float:
         return sum(
-            chunk.steps
-            * (
-                min(steps_s[name, chunk.length, chunk.beside] for name in names)
-                if best
-                else steps_s[first, chunk.length, chunk.beside]
-            )
-            for chunk in run.chunks
+            chunk.steps * min(steps_s[name, chunk.length, chunk.beside] for name in (names if best else {first}))
+            for chunk in chunks
         )
 
-    return {"ours": total / ours, "oracle": total / under(True), "never": total / under(False)}
+    rates = {"ours": total / ours, "oracle": total / under(True), "never": total / under(False)}
+    return rates | {"of_oracle": rates["ours"] / rates["oracle"], "of_never": rates["ours"] / rates["never"]}
 
 
 def main() -> None:
@@ -286,6 +316,7 @@ def main() -> None:
     parser.add_argument("--plan", type=int, default=4)
     parser.add_argument("--batch", type=int, default=4096)
     parser.add_argument("--max-rows", type=int, default=20_000)
+    parser.add_argument("--first-length", type=float, default=20.0, help="of the lists, before they grow threefold")
     parser.add_argument("--scale", type=float, default=30.0)
     parser.add_argument("--profile-seconds", type=float, default=8.0)
     parser.add_argument("--no-remeasure", action="store_true")
@@ -302,10 +333,11 @@ def drift(options: argparse.Namespace, world: World) -> None:
     subject = subject_of(document, SimpleNamespace(**vars(options)), world)
     runtime = CapturedRuntime(make_model(subject, world), subject.graph, world, batch_size=options.batch)
     lap("captured", world)
-    bench = Bench(subject, runtime, world)
+    lengths = tuple(options.first_length * growth for growth in GROWTH)
+    bench = Bench(subject, runtime, world, lengths=lengths)
     lap("batches", world)
-    bench.at(LENGTHS[-1])
-    bench.at(LENGTHS[0])
+    bench.at(lengths[-1])
+    bench.at(lengths[0])
     lap("trained", world)
     profile = captured_profile(
         document,
@@ -313,7 +345,7 @@ def drift(options: argparse.Namespace, world: World) -> None:
         runtime.assembled,
         world,
         rows=options.batch,
-        mean_length=LENGTHS[0],
+        mean_length=lengths[0],
         date=time.strftime("%Y-%m-%d"),
         model_hash=model_hash(subject.job),
         seconds=options.profile_seconds,
@@ -323,16 +355,16 @@ def drift(options: argparse.Namespace, world: World) -> None:
     owned = runtime.assembly.ownership.owned
     tables = {feature.name: feature.table.name for feature in subject.graph.sparse if feature.table is not None}
     owners = {tables[name]: rank for rank, names in enumerate(owned) for name in names}
-    workload = Workload(default=GroupWorkload(mean_list_length=LENGTHS[0]))
+    workload = Workload(default=GroupWorkload(mean_list_length=lengths[0]))
     task = task_for(subject.job, profile, workload=workload, owners=owners)
     plan = plan_of(Planner(enumerator=Enumerator.of(profile)).search(task, profile), profile)
     if world.rank == 0:
         predicted = {"predicted_s": plan.prediction.step_seconds, "inline_s": plan.prediction.inline_seconds}
         slots = [(placed.window, placed.programs) for placed in plan.schedule]
-        emit(case="planned", plan=plan.hash, length=LENGTHS[0], step_s=profile.step_seconds, slots=slots, **predicted)
+        emit(case="planned", plan=plan.hash, length=lengths[0], step_s=profile.step_seconds, slots=slots, **predicted)
     runtime.prepare_plan(plan)
     runtime.switch_plan()
-    bench.at(LENGTHS[0])
+    bench.at(lengths[0])
     operator = Operator(subject.job, profile, plan, owners) if world.rank == 0 else None
     run = Run(bench, world, operator, scale=options.scale, remeasure=not options.no_remeasure)
     run.go()
@@ -345,9 +377,10 @@ def drift(options: argparse.Namespace, world: World) -> None:
         operator.close()
     steps_s = table(bench, run, plans, world)
     if world.rank == 0:
-        rates = summary(run, steps_s, f"plan {plan.hash}")
-        share = {"of_oracle": rates["ours"] / rates["oracle"], "of_never": rates["ours"] / rates["never"]}
-        emit(case="drift", plan=options.plan, gpus=world.size, stalls_s=run.stalls, **rates, **share)
+        for beside in (False, True, None):
+            rates = summary(run, steps_s, f"plan {plan.hash}", beside=beside)
+            emit(case="drift", plan=options.plan, gpus=world.size, beside=beside, stalls_s=run.stalls, **rates)
+    bench.neighbour.close()
     runtime.close()
 
 

@@ -29,13 +29,13 @@ def measured_again(
 ) -> Profile:
     """The profile with the step and its windows as they are now, and kernels slower or faster as the probes are.
 
-    `grids`: those tried; each costs some seconds in which the job waits. Raises MemoryError, on all ranks if on one.
+    `grids`: those tried; each costs a second or two in which the job waits. Raises MemoryError, on all ranks if on one.
     """
     _need_room(world)
     lengths = sorted({each.solo_seconds for each in _probes(profile.windows)})
     chosen = (lengths[len(lengths) // 3], lengths[2 * len(lengths) // 3]) if len(lengths) > 2 else (2e-5, 1e-4)
     with _nothing_changed(assembly):
-        found = CapturedWindows(assembly, world, sort_early=sort_early).find(grids=grids, lengths=chosen)
+        found = CapturedWindows(assembly, world, sort_early=sort_early).find(grids=grids, lengths=chosen, brief=True)
     windows = found.windows(profile.window(INPUT_DIST).seconds or 0.0)
     slower = _seconds_per_byte(windows) / (_seconds_per_byte(profile.windows) or 1.0)
     again = corrected(profile, preprocessing=slower) if slower else profile

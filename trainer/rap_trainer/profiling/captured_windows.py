@@ -28,8 +28,10 @@ GRIDS: tuple[int | None, ...] = (None, 32, 64, 100)
 """Programs tried in each window: a full grid, and what leaves the exchange's or a GEMM's SMs free (H200: 132)."""
 LENGTHS = (6e-6, 15e-6, 40e-6, 100e-6)
 """Seconds of the probes, alone on a full grid."""
-TIMED_S, STEPS, REPEATS = 12e-3, (2, 16), 3
-"""A timing takes about so long, in so many steps at least and at most; the median of so many counts, of two where steps are longer."""
+TIMED_S, STEPS, REPEATS = 12e-3, (4, 16), 3
+"""A timing takes about so long, in so many steps at least and at most; the median of so many counts."""
+LONG_S = 10e-3
+"""Beside steps as long as this every other length of the probes is tried: each takes half a second."""
 
 
 class CapturedWindows:
@@ -44,46 +46,59 @@ class CapturedWindows:
         self,
         *,
         grids: Sequence[int | None] = GRIDS,
-        windows: Sequence[str] = PLACES,
         kinds: Sequence[Kind] = KINDS,
         lengths: Sequence[float] = LENGTHS,
         seconds: float = math.inf,
+        brief: bool = False,
     ) -> Found:
-        """Everything on the first grid, and on the others what `seconds` allow. Collective; about half a second a window and grid."""
+        """Every window on the first grid, and on the others what `seconds` allow. Collective; some seconds a grid.
+
+        `brief`: of each grid one graph with a probe in every window, one of which works at a time, each timed once: a few times as fast,
+        but what a branch costs that does nothing (a launch, if that) is not in it.
+        """
         base = self._steps(NoPreprocessing(), Schedule())
         step_seconds = self.seconds(base)
         self._num_steps = min(max(round(TIMED_S / step_seconds), STEPS[0]), STEPS[1])
-        self._repeats = REPEATS if STEPS[0] * step_seconds < TIMED_S else REPEATS - 1
+        self._repeats = 1 if brief else REPEATS
+        lengths = lengths if step_seconds < LONG_S else lengths[::2]
         opens = self._opens()
-        probes = Probes(self._world.device)
+        probes = Probes(self._world.device, num=len(PLACES) if brief else 1)
         sizes = self._agreed([probes.sized(kind, length) for kind in kinds for length in lengths])
-        found: dict[str, list[Response]] = {window: [] for window in windows}
+        found: dict[str, list[Response]] = {window: [] for window in PLACES}
         began = time.monotonic()
         for done, grid in enumerate(grids):
             so_far = time.monotonic() - began
             if done and self._slowest(so_far * (done + 1) / done) > seconds:
                 break
-            for window in windows:
-                steps = self._steps(probes, Schedule.uniform(1, Window(window), grid))
-                found[window] += [self._response(base, steps, probes, size, grid) for size in sizes]
+            solos = [(size, probes.solo_seconds(size, grid)) for size in sizes]
+            probes.set(None)
+            for windows in (PLACES,) if brief else [(window,) for window in PLACES]:
+                steps = self._steps(probes, _one_in_each(windows, grid))
+                for kernel, window in enumerate(windows):
+                    found[window] += [
+                        Response(
+                            kind=size.kind,
+                            programs=grid,
+                            num_bytes=size.num_bytes,
+                            solo_seconds=solo,
+                            added_seconds=self._added(steps, steps if brief else base, probes, size, kernel),
+                        )
+                        for size, solo in solos
+                    ]
                 steps.close()
         base.close()
         responses = {window: tuple(each) for window, each in found.items()}
         return Found(step_seconds=step_seconds, opens_seconds=opens, responses=responses)
 
-    def _response(
-        self, base: CapturedSteps, steps: CapturedSteps, probes: Probes, size: ProbeSize, grid: int | None
-    ) -> Response:
-        solo = probes.solo_seconds(size, grid)
-        probes.set(size)
-        added = [self._timed(steps) - self._timed(base) for _ in range(self._repeats)]
-        return Response(
-            kind=size.kind,
-            programs=grid,
-            num_bytes=size.num_bytes,
-            solo_seconds=solo,
-            added_seconds=max(0.0, self._slowest(statistics.median(added))),
-        )
+    def _added(self, steps: CapturedSteps, base: CapturedSteps, probes: Probes, size: ProbeSize, kernel: int) -> float:
+        """What the step loses to a probe. Collective."""
+        added = []
+        for _ in range(self._repeats):
+            probes.set(size, kernel)
+            with_probe = self._timed(steps)
+            probes.set(None, kernel)
+            added.append(with_probe - self._timed(base))
+        return max(0.0, self._slowest(statistics.median(added)))
 
     def seconds(self, steps: CapturedSteps) -> float:
         """Median seconds of a step, of the slowest rank. Collective."""
@@ -114,10 +129,7 @@ class CapturedWindows:
         """Probes without work in every window write when they begin."""
         names = ("inline", *PLACES)
         stamped = Probes(self._world.device, num=len(names), stamped=True)
-        schedule = Schedule(
-            placements=tuple(Placement(kernel=k, window=Window(name), programs=1) for k, name in enumerate(names))
-        )
-        steps = self._steps(stamped, schedule)
+        steps = self._steps(stamped, _one_in_each(names, 1))
         step, found = _turns(steps), []
         dist.barrier(self._world.control_group)
         for _ in range(STEPS[1]):
@@ -157,6 +169,13 @@ class CapturedWindows:
         if self._world.size > 1:
             dist.broadcast_object_list(sizes, src=0, group=self._world.control_group)
         return sizes
+
+
+def _one_in_each(windows: Sequence[str], grid: int | None) -> Schedule:
+    """Probe k in the k-th of these windows, which are in the step's order."""
+    return Schedule(
+        placements=tuple(Placement(kernel=k, window=Window(name), programs=grid) for k, name in enumerate(windows))
+    )
 
 
 def _turns(steps: CapturedSteps) -> Callable[[], None]:

@@ -19,11 +19,15 @@ def probe_kernel(
     sizes,
     stamps,
     stamp_at,
+    tiles_there,
     TILE: tl.constexpr,
     ITERATIONS: tl.constexpr,
     STAMP: tl.constexpr,
 ):
-    """sizes: [elements of int32 to copy, tiles to compute]. A tile computes ITERATIONS multiply-adds an element."""
+    """sizes: [elements of int32 to copy, tiles to compute]. A tile computes ITERATIONS multiply-adds an element.
+
+    tiles_there: of source and target; a longer copy begins anew from their first.
+    """
     program, programs = tl.program_id(0), tl.num_programs(0)
     if STAMP:  # noqa: SIM102  # known at compile time; the interpreter has no such clock
         if program == 0:
@@ -31,8 +35,10 @@ def probe_kernel(
     elements = tl.load(sizes)
     tile = program
     while tile * TILE < elements:
-        at = tile * TILE + tl.arange(0, TILE)
-        tl.store(target + at, tl.load(source + at, mask=at < elements), mask=at < elements)
+        lane = tl.arange(0, TILE)
+        at = tile % tiles_there * TILE + lane
+        is_wanted = tile * TILE + lane < elements
+        tl.store(target + at, tl.load(source + at, mask=is_wanted), mask=is_wanted)
         tile += programs
     tiles = tl.load(sizes + 1)
     tile = program

@@ -22,7 +22,10 @@ TILE = 2048
 WARPS = 8
 ITERATIONS = 256
 INT_BYTES = 4
-MAX_BYTES = 2**30
+BUFFER_BYTES = 2**30
+"""Of what is read and written together; longer copies begin anew, far past the cache."""
+MAX_BYTES = 2**33
+"""Of a probe: its elements are counted in 32 bits."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,7 @@ class Probes:
     def __init__(self, device: torch.device, *, num: int = 1, stamped: bool = False) -> None:
         self._num, self._stamped = num, stamped
         self._device = device
-        self._source = torch.zeros(MAX_BYTES // 2 // INT_BYTES, dtype=torch.int32, device=device)
+        self._source = torch.zeros(BUFFER_BYTES // 2 // INT_BYTES, dtype=torch.int32, device=device)
         self._target = torch.zeros_like(self._source)
         self._sizes = torch.zeros(num, 2, dtype=torch.int32, device=device)
         self.stamps = torch.zeros(num, dtype=torch.int64, device=device)
@@ -62,6 +65,7 @@ class Probes:
             self._sizes[kernel],
             self.stamps,
             kernel,
+            self._source.numel() // TILE,
             TILE=TILE,
             ITERATIONS=ITERATIONS,
             STAMP=self._stamped,
