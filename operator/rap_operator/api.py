@@ -17,6 +17,7 @@ from urllib.parse import urlencode
 import kubernetes.client
 import urllib3
 
+from rap_operator.documents import parsed
 from rap_operator.resources import Resource
 
 Object = dict[str, Any]
@@ -123,7 +124,7 @@ class KubernetesApi:
             if answer.status >= 300:
                 raise _error(answer.status, answer.data, answer.headers)
             for line in _lines(answer):
-                yield json.loads(line)
+                yield parsed(line)
         except urllib3.exceptions.HTTPError as error:
             raise ApiUnavailable(f"watch of {resource.plural}: {error}") from error
         finally:
@@ -162,7 +163,7 @@ class KubernetesApi:
         self.calls(method.lower(), resource.kind, answer.status, time.monotonic() - began_s)
         if answer.status >= 300:
             raise _error(answer.status, answer.data, answer.headers)
-        content: Object = json.loads(answer.data)
+        content: Object = parsed(answer.data)
         return content
 
     def _headers(self) -> dict[str, str]:
@@ -201,7 +202,7 @@ def _lines(answer: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
 
 def _error(status: int, data: bytes, headers: Mapping[str, str]) -> ApiError:
     try:
-        said = json.loads(data)
+        said = parsed(data)
     except ValueError:
         said = {}
     if not isinstance(said, dict):

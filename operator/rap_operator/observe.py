@@ -19,6 +19,7 @@ from rap_operator import pod_template
 from rap_operator.api import Api, ApiError
 from rap_operator.cache import Cache, RapJobView
 from rap_operator.children import JOB_KEY
+from rap_operator.documents import MAX_DEPTH, TOO_DEEP
 from rap_operator.naming import spec_name
 from rap_operator.observed import Judged, Observed, Subject, Telemetry
 from rap_operator.replanning.values import Seen
@@ -85,9 +86,11 @@ def judge(item: Mapping[str, Any]) -> Judged:
         "metadata": {"name": item["metadata"]["name"]},
         "spec": item.get("spec"),
     }
-    size = len(json.dumps(document))
-    if size > MAX_SPEC_BYTES:
-        return Judged(problems=(f"spec: {size} bytes as JSON, at most {MAX_SPEC_BYTES}: use patterns and groups",))
+    text = json.dumps(document)
+    if len(text) > MAX_SPEC_BYTES:
+        return Judged(problems=(f"spec: {len(text)} bytes as JSON, at most {MAX_SPEC_BYTES}: use patterns and groups",))
+    if TOO_DEEP in text:
+        return Judged(problems=(f"spec: nested deeper than {MAX_DEPTH} levels: no part of a job needs that",))
     try:
         spec = check_job(document).spec
     except InvalidDocument as invalid:

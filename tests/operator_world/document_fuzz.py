@@ -174,7 +174,7 @@ def main() -> int:
             counts += found
             tracebacks += failed
             longest_s = max(longest_s, took_s)
-            if index % 25 == 0 or index == len(chunks):
+            if index % 5 == 0 or index == len(chunks):
                 line: dict[str, float] = {
                     "documents": sum(counts.values()) + len(tracebacks),
                     "tracebacks": len(tracebacks),
