@@ -1,12 +1,13 @@
 """JSON lines that all have the keys of the first one, in its order and spacing, and numbers or null as values: by position.
 
-A serializer writes lines of one shape, so all lines can be read side by side, key by key: the sixteen bytes of a value and
-of what stands before the next one are loaded for each line, and become numbers in some sixty vectorised steps. Nothing is
-guessed: each byte between values is compared with the first line's, wanted values are held to JSON's grammar, and a block
-with anything else in it is left to Arrow, which also finds the lines that are no JSON at all. Values of keys that nobody
-wants are passed over unread.
+A serializer writes lines of one shape, so commas and line ends say where every value of a block stands. All values of some
+lines become numbers in one of Arrow's vectorised casts, the parser that its JSON reader uses as well, without a look for
+keys. Nothing is guessed: what stands between values is compared with the first line, wanted values are held to JSON's
+grammar, and a block with anything else in it is left to Arrow's JSON reader, which also finds the lines that are no JSON
+at all. Values of keys that nobody wants are passed over unread.
 
-Shapes: R lines. Words are eight bytes of a line, the first one lowest.
+Shapes: R lines, K values of a line, E = 2 K + 1 texts of a line (values, and the pieces around them), W wanted values,
+B bytes of a block.
 """
 
 from __future__ import annotations
@@ -18,173 +19,78 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
+Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
-Uint64s = npt.NDArray[np.uint64]
 Uint8s = npt.NDArray[np.uint8]
-Float64s = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
-WORD, PAIR = 8, 16
-"""Bytes that are loaded at once."""
-MAX_PAIRS = 2
-"""Of a value; one that does not end in them is Arrow's."""
-ROWS_AT_ONCE = 4096
-"""Their values of one key, and what is made on the way, stay in a core's cache (here, 2026-11)."""
-MAX_PIECE = 256
-"""Bytes between values."""
-MAX_DIGITS = 19
-"""64 bits hold so many, whichever they are."""
-MAX_SLOW_RATIO = 0.02  # of a column's values that Python reads, such as 1e-05: 0.5 us each, where Arrow takes 0.2
+ROWS_AT_ONCE = 1024
+"""Their bytes, and what is made of them on the way, stay in a core's cache (here, 2026-11)."""
+SCAN_BYTES = 128 << 10
+"""Looked through at once for commas, for the same reason."""
+MAX_PIECES_BYTES = 8 << 10  # of a line; they are kept as often as ROWS_AT_ONCE
+MAX_BLOCK_BYTES = (1 << 31) - 1  # places are 32 bits
 _FIELD = re.compile(rb'([{,][ \t]*"([^"\\\n]*)"[ \t]*:[ \t]*)(?:-?[0-9][-+.eE0-9]*|null)([ \t]*)')
 _TAIL = re.compile(rb"[ \t]*}[ \t\r]*")
-_NUMBER = re.compile(rb"(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
-_ONES = 0x0101010101010101
-_LOW, _ZEROS, _HIGH, _OVER_NINE = (np.uint64(_ONES * byte) for byte in (1, 0x30, 0x80, 0x76))
-_NULL, _FOUR = np.uint64(int.from_bytes(b"null", "little")), np.uint64(0xFFFFFFFF)
-_TENS = np.uint64(10) ** np.arange(MAX_DIGITS + 1, dtype=np.uint64)
-_EMPTY_BITS = np.arange(64, -8, -8, dtype=np.uint64)
-"""Of a word with so many bytes."""
-_EXACT = np.uint64(1 << 53)  # whole numbers up to here are doubles, and so are powers of ten up to the 22nd
-_NEAR = 2.0**-51  # of a double: more than two roundings can do
+_COMMA, _NEWLINE, _MINUS, _ZERO, _POINT, _N, _E = b",\n-0.ne"
+_NULL = np.uint32(int.from_bytes(b"null", "little"))
+_LOWER = np.uint8(0x20)  # makes a letter a small one
 _DTYPES: dict[pa.DataType, type[np.generic]] = {
     pa.int32(): np.int32,
     pa.int64(): np.int64,
     pa.float32(): np.float32,
     pa.float64(): np.float64,
 }
-_LARGEST = {
-    pa.int32(): np.uint64(np.iinfo(np.int32).max),
-    pa.int64(): np.uint64(np.iinfo(np.int64).max),
-    pa.float32(): _EXACT,
-    pa.float64(): _EXACT,
-}
-"""Whole numbers that are what they are in a column of such a type; a negative one more is Arrow's."""
 
 
 class NotOfThisShape(Exception):
     """Arrow has to read this block."""
 
 
-class _Piece(NamedTuple):
-    """What stands between two values; behind the last one also the line's end."""
+class _Texts(NamedTuple):
+    """Some lines in their texts."""
 
-    length: int
-    words: Uint64s
-    masks: Uint64s
-    """Bits of the words that are the piece's."""
-    end: int
-    """Its first byte: what ends the value before it."""
+    text_B: Uint8s
+    """The whole block."""
+    bounds: Int32s
+    """[R * E + 1] where each text begins, line by line, and the end."""
+    begins_RW: Int32s
+    """Of wanted values."""
+    widths_RW: Int32s
 
-    @classmethod
-    def of(cls, text: bytes) -> _Piece:
-        padded = -(-len(text) // PAIR) * PAIR
-        words = np.frombuffer(text.ljust(padded, b"\0"), "<u8")
-        masks = np.frombuffer((b"\xff" * len(text)).ljust(padded, b"\0"), "<u8")
-        return cls(len(text), words, masks, text[0])
-
-
-class _Digits(NamedTuple):
-    """The digits that stand at a place of each line: what they are worth, and how many there are, maybe none."""
-
-    values: Uint64s
-    lengths: Uint8s
-
-    def make_number(self, begin: Uint8s) -> Bools:
-        """Which are a whole number as JSON has them, of at most MAX_DIGITS: a zero begins none but itself."""
-        some = (self.lengths > 0) & (self.lengths <= MAX_DIGITS)
-        return np.asarray(some & ((begin != ord("0")) | (self.lengths == 1)))
+    def strings(self, kind: pa.DataType, valid: pa.Buffer) -> pa.Array:
+        """All texts; those that are not `valid` are null."""
+        buffers = [valid, pa.py_buffer(self.bounds), pa.py_buffer(self.text_B)]
+        return pa.Array.from_buffers(kind, len(self.bounds) - 1, buffers)
 
 
-def _first_digits(word: Uint64s) -> tuple[Uint64s, Uint8s]:
-    """What the digits that words begin with are worth, and how many they are: 0 to 8."""
-    text = word ^ _ZEROS
-    other = ((text + _OVER_NINE) | text) & _HIGH  # its lowest bit is right, whatever the ones above
-    count = _bytes_below(other)
-    text = text << _EMPTY_BITS.take(count)  # what comes before them now is worth nothing
-    text = text * np.uint64(10) + (text >> np.uint64(8))  # pairs; then fours and all eight
-    low, high = text & np.uint64(0x000000FF000000FF), (text >> np.uint64(16)) & np.uint64(0x000000FF000000FF)
-    return (low * np.uint64(0x000F424000000064) + high * np.uint64(0x0000271000000001)) >> np.uint64(32), count
+class _Begins(NamedTuple):
+    """How wanted values begin."""
 
-
-def _bytes_below(found: Uint64s) -> Uint8s:
-    """How many bytes of each word are below the lowest one with its highest bit set."""
-    return np.asarray(np.bitwise_count(~found & (found - np.uint64(1))) >> np.uint8(3))
-
-
-class _Lines:
-    """The bytes of some lines."""
-
-    def __init__(self, block: bytes, num_lines: int) -> None:
-        self._padded = block + bytes(MAX_PIECE + 2 * MAX_PAIRS * PAIR)
-        self._bytes_B = np.frombuffer(self._padded, np.uint8)
-        self._pairs_B = np.ndarray((len(self._padded) - PAIR + 1,), f"V{PAIR}", self._padded, strides=(1,))
-        ends = np.flatnonzero(self._bytes_B == ord("\n"))
-        if len(ends) != num_lines or not block.endswith(b"\n"):
-            raise NotOfThisShape
-        self.begins_R, self.ends_R = np.append(0, ends[:-1] + 1), ends + 1
-
-    def bytes_at(self, places: Int64s) -> Uint8s:
-        """One at each place."""
-        return self._bytes_B.take(places, mode="clip")
-
-    def slice(self, begin: int, length: int) -> bytes:
-        """Some bytes."""
-        return self._padded[begin : begin + length]
-
-    def digits(self, places: Int64s) -> _Digits:
-        """The digits from each place on; of more than MAX_DIGITS the value means nothing."""
-        words = self._words(places)
-        values, lengths = _first_digits(words[0])
-        full = lengths == WORD
-        for number in range(1, 2 * MAX_PAIRS):
-            if not full.any():
-                break
-            if number % 2 == 0:
-                words = self._words(places + WORD * number)
-            more, count = _first_digits(words[number % 2])
-            count *= full
-            values = np.where(full, values * _TENS.take(count) + more, values)
-            lengths, full = lengths + count, count == WORD
-        return _Digits(values, lengths)
-
-    def lengths(self, places: Int64s, end: int) -> Uint8s:
-        """How many bytes stand from each place on, up to a byte; counted up to MAX_PAIRS."""
-        lengths, ends = np.zeros(len(places), np.uint8), np.uint64(_ONES * end)
-        full = np.ones(len(places), np.bool_)
-        for pair in range(MAX_PAIRS):
-            for word in self._words(places + PAIR * pair):
-                other = word ^ ends
-                count = _bytes_below((other - _LOW) & ~other & _HIGH) * full
-                lengths, full = lengths + count, count == WORD
-        return lengths
-
-    def are_null(self, places: Int64s) -> Bools:
-        """Whether null is written at a place."""
-        return np.asarray(self._words(places)[0] & _FOUR == _NULL)
-
-    def behind(self, places: Int64s, piece: _Piece) -> Int64s:
-        """The places behind a piece, which stands at all of them. Raises NotOfThisShape."""
-        for first in range(0, len(piece.words), 2):
-            low, high = self._words(places + 8 * first)
-            low = (low ^ piece.words[first]) & piece.masks[first]
-            if (low | ((high ^ piece.words[first + 1]) & piece.masks[first + 1])).any():
-                raise NotOfThisShape
-        return places + piece.length
-
-    def _words(self, places: Int64s) -> tuple[Uint64s, Uint64s]:
-        # both at once: numpy takes as long to pick one word (here, 2026-11)
-        pairs = self._pairs_B[places].view("<u8").reshape(-1, 2)
-        return np.ascontiguousarray(pairs[:, 0]), np.ascontiguousarray(pairs[:, 1])
+    null_RW: Bools
+    negative_RW: Bools
+    zero_RW: Bools
+    """A zero begins the number and is not all of it, or it is -0: only fractions do that."""
 
 
 class NumberLines:
     """One shape of lines."""
 
-    def __init__(self, names: Sequence[str], first: bytes, behind: Sequence[bytes], schema: pa.Schema) -> None:
-        """`first` stands before the first value, `behind` after each; the line's end is part of it."""
-        self._first, self._behind = _Piece.of(first), [_Piece.of(text) for text in behind]
-        self._names, self._schema = names, schema
+    def __init__(self, pieces: Sequence[bytes], wanted: Sequence[int], schema: pa.Schema) -> None:
+        """`pieces` stand before, between and behind the values, the line's end included; `wanted` number values from 0."""
+        self._schema = schema
+        self._lengths_K = np.array([len(piece) for piece in pieces[:-1]], np.int32)
+        places = [piece.index(b",") for piece in pieces[1:-1]]
+        self._marks_K = np.array([*places, len(pieces[-1]) - 1], np.int32)
+        """Where in the piece behind each value its comma or line end is."""
+        self._begins_W = 2 * np.array(wanted) + 1
+        self._float_W = np.array([pa.types.is_floating(kind) for kind in schema.types])
+        self._whole_W = np.ones(len(wanted), np.bool_)
+        """Columns whose numbers were all whole so far; they are read faster."""
+        self._pieces, self._at_pieces = _repeated(pieces)
+        self._points_e = sum(len(re.findall(rb"\.[eE]", piece)) for piece in pieces)
 
     @classmethod
     def of(cls, line: bytes, schema: pa.Schema) -> NumberLines | None:
@@ -201,95 +107,150 @@ class NumberLines:
         tail = before + line[place:]
         if _TAIL.fullmatch(tail) is None or len(set(names)) < len(names) or not set(schema.names) <= set(names):
             return None
-        if max(map(len, [*pieces, tail])) >= MAX_PIECE:
+        pieces.append(tail + b"\n")
+        if any("," in name for name in names) or sum(map(len, pieces)) > MAX_PIECES_BYTES:
             return None
-        return cls(names, pieces[0], [*pieces[1:], tail + b"\n"], schema)
+        return cls(pieces, [names.index(name) for name in schema.names], schema)
 
     def batch(self, block: bytes, num_rows: int) -> pa.RecordBatch:
         """The wanted columns of so many lines, each with its end. Raises NotOfThisShape."""
-        lines = _Lines(block, num_rows)
-        firsts = range(0, num_rows, ROWS_AT_ONCE)
-        parts = [self._part(lines, slice(first, first + ROWS_AT_ONCE)) for first in firsts]
-        return parts[0] if len(parts) == 1 else pa.concat_batches(parts)
-
-    def _part(self, lines: _Lines, rows: slice) -> pa.RecordBatch:
-        columns: dict[str, pa.Array] = {}
-        places_R = lines.behind(lines.begins_R[rows], self._first)
-        for name, piece in zip(self._names, self._behind, strict=True):
-            if name in self._schema.names:
-                columns[name], ends_R = _column(lines, places_R, self._schema.field(name).type, end=piece.end)
-            else:
-                ends_R = places_R + lines.lengths(places_R, piece.end)
-            places_R = lines.behind(ends_R, piece)
-        if (places_R != lines.ends_R[rows]).any():
+        text_B = np.frombuffer(block, np.uint8)
+        marks = _marks(text_B)
+        if len(marks) != num_rows * len(self._marks_K) or len(block) > MAX_BLOCK_BYTES or not block.endswith(b"\n"):
             raise NotOfThisShape
-        return pa.RecordBatch.from_arrays([columns[name] for name in self._schema.names], schema=self._schema)
+        marks_RK = marks.reshape(num_rows, -1)
+        begins_R = np.append(0, marks_RK[:-1, -1] + 1)
+        columns: list[npt.NDArray[Any]] = [np.empty(num_rows, _DTYPES[kind]) for kind in self._schema.types]
+        null_WR = np.empty((len(columns), num_rows), np.bool_)
+        for first in range(0, num_rows, ROWS_AT_ONCE):
+            rows = slice(first, first + ROWS_AT_ONCE)
+            texts = self._texts(text_B, begins_R[rows], marks_RK[rows])
+            begins = _begins(texts)
+            null_WR[:, rows] = begins.null_RW.T
+            self._read(texts, begins, [column[rows] for column in columns])
+        arrays = [_array(*each) for each in zip(columns, null_WR, self._schema.types, strict=True)]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
+    def _texts(self, text_B: Uint8s, begins_R: Int64s, marks_RK: Int64s) -> _Texts:
+        """These lines, whose pieces are the shape's. Raises NotOfThisShape."""
+        num_rows, num_values = marks_RK.shape
+        bounds = np.empty(num_rows * (2 * num_values + 1) + 1, np.int32)
+        bounds_RE = bounds[:-1].reshape(num_rows, -1)
+        bounds_RE[:, 0], bounds[-1] = begins_R, marks_RK[-1, -1] + 1
+        np.subtract(marks_RK, self._marks_K, out=bounds_RE[:, 2::2], casting="unsafe")
+        np.add(bounds_RE[:, :-1:2], self._lengths_K, out=bounds_RE[:, 1::2])
+        widths_RK = bounds_RE[:, 2::2] - bounds_RE[:, 1::2]
+        if widths_RK.min() < 1:
+            raise NotOfThisShape
+        begins_RW = bounds_RE.take(self._begins_W, axis=1)
+        texts = _Texts(text_B, bounds, begins_RW, widths_RK.take(self._begins_W // 2, axis=1))
+        pieces = texts.strings(pa.binary(), self._at_pieces)
+        if not pc.all(pc.equal(pieces, self._pieces.slice(0, len(pieces)))).as_py():
+            raise NotOfThisShape
+        return texts
 
-def _column(lines: _Lines, places_R: Int64s, kind: pa.DataType, *, end: int) -> tuple[pa.Array, Int64s]:
-    """The values that stand at these places, and where they end. Raises NotOfThisShape."""
-    begin_R = lines.bytes_at(places_R)
-    negative_R = begin_R == ord("-")
-    has_negative = bool(negative_R.any())
-    if has_negative:
-        places_R = places_R + negative_R
-        begin_R = lines.bytes_at(places_R)
-    digits = lines.digits(places_R)
-    ends_R = places_R + digits.lengths
-    good_R = digits.make_number(begin_R) & (lines.bytes_at(ends_R) == end) & (digits.values <= _LARGEST[kind])
-    values_R: npt.NDArray[Any] = digits.values.astype(_DTYPES[kind])
-    null_R: Bools | None = None
-    if not good_R.all():
-        odd = np.flatnonzero(~good_R)
-        lengths = lines.lengths(places_R[odd], end)
-        ends_R[odd] = places_R[odd] + lengths
-        is_null = lines.are_null(places_R[odd]) & (lengths == len(b"null")) & ~negative_R[odd]
-        null_R = np.zeros(len(places_R), np.bool_)
-        null_R[odd[is_null]] = True
-        values_R[null_R] = 0
-        odd, lengths = odd[~is_null], lengths[~is_null]
-        if len(odd):
-            if pa.types.is_integer(kind):
+    def _read(self, texts: _Texts, begins: _Begins, columns: Sequence[npt.NDArray[Any]]) -> None:
+        """Fills the columns of these lines. Raises NotOfThisShape."""
+        self._whole_W &= ~begins.zero_RW.any(axis=0)
+        if not (self._whole_W | self._float_W).all():
+            raise NotOfThisShape
+        try:
+            self._cast(texts, begins, columns, self._whole_W, pa.int64())
+        except NotOfThisShape:
+            if not (self._whole_W & self._float_W).any():
+                raise
+            self._whole_W &= ~self._float_W
+            self._cast(texts, begins, columns, self._whole_W, pa.int64())
+        if self._whole_W.all():
+            return
+        _require_fractions(texts, begins, ~self._whole_W, points_e=self._points_e)
+        for kind in (pa.float32(), pa.float64()):
+            of_kind_W = np.array([each == kind for each in self._schema.types]) & ~self._whole_W
+            self._cast(texts, begins, columns, of_kind_W, kind)
+
+    def _cast(
+        self, texts: _Texts, begins: _Begins, columns: Sequence[npt.NDArray[Any]], which_W: Bools, kind: pa.DataType
+    ) -> None:
+        """Fills some columns with numbers of Arrow's type `kind`. Raises NotOfThisShape."""
+        if not which_W.any():
+            return
+        num_rows, num_texts = len(begins.null_RW), 2 * len(self._marks_K) + 1
+        valid_RE = np.zeros((num_rows, num_texts), np.bool_)
+        valid_RE[:, self._begins_W[which_W]] = ~begins.null_RW[:, which_W]
+        try:
+            cast = texts.strings(pa.string(), pa.py_buffer(np.packbits(valid_RE, bitorder="little"))).cast(kind)
+        except pa.ArrowInvalid as error:
+            raise NotOfThisShape from error
+        numbers_RE = np.frombuffer(cast.buffers()[1], _DTYPES[kind], num_rows * num_texts).reshape(num_rows, -1)
+        for index in np.flatnonzero(which_W).tolist():
+            numbers_R = numbers_RE[:, self._begins_W[index]]
+            columns[index][:] = numbers_R
+            if columns[index].dtype == np.int32 and (columns[index] != numbers_R).any():
                 raise NotOfThisShape
-            values_R[odd] = _fractions(lines, places_R[odd], lengths, is_double=kind == pa.float64())
-    if has_negative:
-        np.negative(values_R, out=values_R, where=negative_R)
-    return _array(values_R, null_R, kind), ends_R
+            if pa.types.is_floating(kind) and not np.isfinite(numbers_R).all():
+                raise NotOfThisShape
 
 
-def _fractions(lines: _Lines, starts: Int64s, lengths: Uint8s, *, is_double: bool) -> Float64s:
-    """Numbers of such lengths that are not whole. Raises NotOfThisShape where one is none, or has two float32."""
-    whole = lines.digits(starts)
-    part = lines.digits(starts + whole.lengths + 1)
-    good = whole.make_number(lines.bytes_at(starts)) & (part.lengths > 0) & (lengths <= MAX_DIGITS + 1)
-    good &= (lines.bytes_at(starts + whole.lengths) == ord(".")) & (whole.lengths + part.lengths + 1 == lengths)
-    places = np.where(good, part.lengths, 0)
-    values = whole.values * _TENS.take(places) + part.values
-    floats: Float64s = values.astype(np.float64) / _TENS.take(places).astype(np.float64)
-    good &= (values <= _EXACT) if is_double else ((values <= _EXACT) | _is_sure(floats))
-    slow = np.flatnonzero(~good).tolist()
-    if len(slow) > MAX_SLOW_RATIO * len(lines.begins_R):
+def _repeated(pieces: Sequence[bytes]) -> tuple[pa.Array, pa.Buffer]:
+    """The texts of ROWS_AT_ONCE lines with empty ones for values, and a bit for each: it is a piece."""
+    lengths_E = np.zeros(2 * len(pieces) - 1, np.int64)
+    lengths_E[::2] = [len(piece) for piece in pieces]
+    ends = np.cumsum(np.tile(lengths_E, ROWS_AT_ONCE))
+    buffers = [None, pa.py_buffer(np.append(0, ends).astype(np.int32)), pa.py_buffer(b"".join(pieces) * ROWS_AT_ONCE)]
+    is_piece = np.tile(np.arange(len(lengths_E)) % 2 == 0, ROWS_AT_ONCE)
+    valid = pa.py_buffer(np.packbits(is_piece, bitorder="little"))
+    return pa.Array.from_buffers(pa.binary(), len(ends), buffers), valid
+
+
+def _marks(text_B: Uint8s) -> Int64s:
+    """Where commas and line ends are."""
+    found = [np.zeros(0, np.int64)]
+    for begin in range(0, len(text_B), SCAN_BYTES):
+        some = text_B[begin : begin + SCAN_BYTES]
+        is_mark = some == _COMMA
+        is_mark |= some == _NEWLINE
+        found.append(np.flatnonzero(is_mark) + begin)
+    return np.concatenate(found)
+
+
+def _begins(texts: _Texts) -> _Begins:
+    """How the values begin: each as a number or as null. Raises NotOfThisShape."""
+    text_B, begins_RW, widths_RW = texts.text_B, texts.begins_RW, texts.widths_RW
+    first_RW = text_B.take(begins_RW, mode="clip")
+    null_RW = first_RW == _N
+    negative_RW = first_RW == _MINUS
+    if negative_RW.any():
+        first_RW = text_B.take(begins_RW + negative_RW, mode="clip")
+    if (~_are_digits(first_RW) & ~null_RW).any():
         raise NotOfThisShape
-    for index in slow:
-        written = lines.slice(int(starts[index]), int(lengths[index]))
-        if _NUMBER.fullmatch(written) is None:
-            raise NotOfThisShape
-        floats[index] = float(written)
-    if not np.isfinite(floats if is_double else _as_float32(floats)).all() or not (is_double or _is_sure(floats).all()):
+    nulls = np.flatnonzero(null_RW)
+    words_B = np.ndarray((len(text_B) - 3,), "<u4", text_B, strides=(1,))
+    if (widths_RW.ravel()[nulls] != len(b"null")).any() or (words_B[begins_RW.ravel()[nulls]] != _NULL).any():
         raise NotOfThisShape
-    return floats
+    return _Begins(null_RW, negative_RW, (first_RW == _ZERO) & (widths_RW > 1))
 
 
-def _is_sure(floats: Float64s) -> Bools:
-    """Which doubles are the same as float32 whatever the last roundings before did."""
-    return np.asarray(_as_float32(floats * (1 - _NEAR)) == _as_float32(floats * (1 + _NEAR)))
+def _require_fractions(texts: _Texts, begins: _Begins, which_W: Bools, *, points_e: int) -> None:
+    """Holds some columns to the grammar where Arrow's parser knows more numbers than JSON: 01, 1. and 1.e5.
+
+    `points_e` is how often a point and an e stand beside each other in the pieces of a line. Raises NotOfThisShape.
+    """
+    text_B, number_RW = texts.text_B, (~begins.null_RW & which_W)
+    ends = (texts.begins_RW + texts.widths_RW)[number_RW]
+    zeros = (texts.begins_RW + begins.negative_RW)[begins.zero_RW & number_RW]
+    widths = (texts.widths_RW - begins.negative_RW)[begins.zero_RW & number_RW]
+    if not _are_digits(text_B.take(ends - 1)).all() or (_are_digits(text_B.take(zeros + 1)) & (widths > 1)).any():
+        raise NotOfThisShape
+    begin, end = int(texts.bounds[0]), int(texts.bounds[-1])
+    points = np.flatnonzero(text_B[begin:end] == _POINT) + begin
+    if np.count_nonzero((text_B.take(points + 1) | _LOWER) == _E) != points_e * len(begins.null_RW):
+        raise NotOfThisShape
 
 
-def _as_float32(floats: Float64s) -> npt.NDArray[np.float32]:
-    with np.errstate(over="ignore"):
-        return floats.astype(np.float32)
+def _are_digits(bytes_: Uint8s) -> Bools:
+    return np.asarray(bytes_ - np.uint8(_ZERO) <= 9)  # others wrap around
 
 
-def _array(values_R: npt.NDArray[Any], null_R: Bools | None, kind: pa.DataType) -> pa.Array:
-    valid = None if null_R is None else pa.py_buffer(np.packbits(~null_R, bitorder="little"))
+def _array(values_R: npt.NDArray[Any], null_R: Bools, kind: pa.DataType) -> pa.Array:
+    valid = pa.py_buffer(np.packbits(~null_R, bitorder="little")) if null_R.any() else None
     return pa.Array.from_buffers(kind, len(values_R), [valid, pa.py_buffer(values_R)])
