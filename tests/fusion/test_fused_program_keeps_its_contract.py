@@ -189,7 +189,8 @@ def test_a_captured_launch_follows_its_buffers_and_allocates_nothing(max_program
         grown = torch.zeros(room.get(name, 500), dtype=column.values_N.dtype, device="cuda")
         return Column(values_N=grown, lengths_B=None if column.lengths_B is None else column.lengths_B.clone())
 
-    static = replace(batches[0], columns={name: padded(name, c) for name, c in batches[0].columns.items()})
+    columns = {name: padded(name, c) for name, c in batches[0].columns.items()}
+    static = replace(batches[0], columns=columns, row_ids_B=batches[0].row_ids_B.clone())
     outputs, binding = fused.new_outputs(), fused.bind(static)
     fused.launch(binding, outputs, max_programs=max_programs)
     torch.cuda.synchronize()
@@ -199,6 +200,7 @@ def test_a_captured_launch_follows_its_buffers_and_allocates_nothing(max_program
         fused.launch(binding, outputs, max_programs=max_programs)
         assert torch.cuda.memory_stats()["allocation.all.allocated"] == before
     for raw in batches:
+        static.row_ids_B.copy_(raw.row_ids_B)
         for name, column in raw.columns.items():
             static.columns[name].values_N[: column.values_N.numel()].copy_(column.values_N)
             lengths_B = static.columns[name].lengths_B

@@ -19,6 +19,7 @@ from rap_trainer.fusion.picked_kernel import picked_kernel
 from rap_trainer.fusion.scan_kernel import scan_kernel
 from rap_trainer.fusion.select_kernel import select_kernel
 from rap_trainer.fusion.values_kernel import values_kernel
+from rap_trainer.fusion.warp import ONE_WARP_TILE
 from rap_trainer.fusion.words import STRUCTURES
 
 LANE_ROWS_PER_WARP = 128  # four a thread
@@ -149,6 +150,7 @@ class Runner:
             self.row_capacity,
             ROWS=self.tiles.select[0],
             TILE=self.tiles.select[1] * warps,
+            BALLOTS=warps == 1 and self.tiles.select[1] == ONE_WARP_TILE and self.num_multiprocessors is not None,
             num_warps=warps,
         )
 

@@ -15,6 +15,7 @@ import triton.language as tl
 from rap_trainer.fusion.lists import raw_length, row_of
 from rap_trainer.fusion.ops.elements import null_flags
 from rap_trainer.fusion.ops.sigrid_hash import hash_128_to_64, twang_mix64
+from rap_trainer.fusion.warp import lasts, ranks, running_max
 from rap_trainer.fusion.words import (
     OPERAND_CHOSEN,
     OPERAND_COUNTS,
@@ -33,6 +34,8 @@ from rap_trainer.fusion.words import (
     SELECTION_WORDS,
     SKIP,
 )
+
+UNLIMITED = tl.constexpr(2**31 - 1)
 
 
 @triton.jit(do_not_specialize=["first", "end", "num_slots", "num_mixed", "num_rows", "capacity"])
@@ -54,11 +57,12 @@ def select_kernel(
     capacity,
     ROWS: tl.constexpr,
     TILE: tl.constexpr,
+    BALLOTS: tl.constexpr,
 ):
     """Selections [first, end) x groups of ROWS rows. `capacity`: rows of each part of `counts`.
 
     `counts` has three parts a selection: counts, starts, flags of null rows. `mixed`: twang_mix64 of the positions
-    0..num_mixed - 1.
+    0..num_mixed - 1. BALLOTS: of `warp`.
     """
     groups = (num_rows + ROWS - 1) // ROWS
     item = tl.program_id(0)
@@ -91,7 +95,7 @@ def select_kernel(
         if tl.load(selection + OPERAND_CHOSEN) >= 0:
             stop = pick(
                 selection, first_row, begin, stop, length, pointers, num_slots, offsets, chosen, starts, hashes, mixed,
-                num_mixed, ROWS, TILE,
+                num_mixed, ROWS, TILE, BALLOTS,
             )  # fmt: skip
             tl.debug_barrier()
             start = tl.load(starts + row, mask=length > 0, other=stop)
@@ -164,55 +168,59 @@ def pick(
     num_mixed,
     ROWS: tl.constexpr,
     TILE: tl.constexpr,
+    BALLOTS: tl.constexpr,
 ):
     """Packs the places of a group's remaining elements; the end of the last row's."""
     known = tl.max(length, 0) <= num_mixed
     mode = tl.load(selection + SELECTION_MODE)
     rate = tl.load(selection + SELECTION_RATE)
-    limit = tl.load(selection + SELECTION_LIMIT)
+    limit = tl.minimum(tl.load(selection + SELECTION_LIMIT), UNLIMITED).to(tl.int32)
     most = tl.load(selection + SELECTION_KEEP)
     own = offsets + tl.load(selection + OPERAND_OFFSETS) + first_row
     picks = chosen + tl.load(selection + OPERAND_CHOSEN)
     row_hashes = hashes + tl.load(selection + SELECTION_HASHES) + first_row
     starts += first_row
     mark_rows(own, length, begin, end, picks, ROWS, TILE)
-    row_ahead = 0
-    num_stay, stay_ahead = 0, 0
+    mark_ahead = tl.zeros([TILE], tl.int32)
+    num_stay, stay_ahead = tl.zeros([TILE], tl.int32), 0
     start_ahead = begin
-    num_kept = begin
+    num_kept = tl.zeros([TILE], tl.int32) + begin
     at = begin
     while at < end:
         element = at + tl.arange(0, TILE)
         exists = element < end
-        row = running_max(tl.load(picks + element, mask=exists, other=0), row_ahead)
-        row_ahead = tl.max(row, 0)
+        mark, mark_ahead = lasts(tl.load(picks + element, mask=exists, other=0), mark_ahead, BALLOTS)
+        row = mark - 1
         position = element - tl.load(own + row, mask=exists, other=0)
         is_first = exists & (position == 0)
         keep = exists.to(tl.int32)
         if mode == SKIP:
             null = null_elements(selection, element, exists, pointers, num_slots)
             keep = (exists & (null == 0)).to(tl.int32)
-            position, num_stay, stay_ahead = ranked(keep, num_stay, stay_ahead, is_first)
+            position, num_stay, stay_ahead = ranked(keep, num_stay, stay_ahead, is_first, BALLOTS)
         if rate >= 0:
             row_hash = tl.load(row_hashes + row, mask=exists, other=0)
             drawn = sampled(row_hash, position, rate, known, mixed, exists)
             keep = tl.where(drawn & (position < limit), keep, 0)
-        if tl.max(tl.where(exists, position, 0), 0) >= most:  # else no row has so many
-            drawn = tl.cumsum(keep, 0) - keep
-            at_begin = running_max(tl.where(is_first, drawn, start_ahead - num_kept), start_ahead - num_kept)
-            keep = tl.where(drawn - at_begin < most, keep, 0)
-        before = num_kept + tl.cumsum(keep, 0) - keep
+        if most < UNLIMITED:
+            if tl.max(tl.where(exists, position, 0), 0) >= most:  # else no row has so many
+                drawn, _number = ranks(keep, BALLOTS)
+                at_begin = running_max(tl.where(is_first, drawn, start_ahead - num_kept), start_ahead - num_kept)
+                keep = tl.where(drawn - at_begin < most, keep, 0)
+        before, number = ranks(keep, BALLOTS)
+        before += num_kept
         tl.store(picks + before, element, mask=keep != 0)
         tl.store(starts + row, before, mask=is_first)
-        start_ahead = tl.maximum(start_ahead, tl.max(tl.where(is_first, before, 0), 0))
-        num_kept += tl.sum(keep, 0)
+        if most < UNLIMITED:
+            start_ahead = tl.maximum(start_ahead, tl.max(tl.where(is_first, before, 0), 0))
+        num_kept += number
         at += TILE
-    return num_kept
+    return tl.max(num_kept, 0)
 
 
 @triton.jit
 def mark_rows(own, length, begin, end, marks, ROWS: tl.constexpr, TILE: tl.constexpr):
-    """The place of each first element of a row gets the row's number in its group, all others 0.
+    """The place of each first element of a row gets the row's number in its group and 1, all others 0.
 
     `marks` is where the picks will lie: no pick is written before its tile has read its marks.
     """
@@ -224,14 +232,8 @@ def mark_rows(own, length, begin, end, marks, ROWS: tl.constexpr, TILE: tl.const
     tl.debug_barrier()
     row = tl.arange(0, ROWS)
     first = tl.load(own + row, mask=length > 0, other=0)
-    tl.store(marks + first, row, mask=length > 0)
+    tl.store(marks + first, row + 1, mask=length > 0)
     tl.debug_barrier()
-
-
-@triton.jit
-def larger(a, b):
-    """The larger of two numbers."""
-    return tl.maximum(a, b)
 
 
 @triton.jit
@@ -241,20 +243,15 @@ def smaller(a, b):
 
 
 @triton.jit
-def running_max(x, ahead):
-    """The largest so far, `ahead` of the first element included."""
-    return tl.maximum(tl.associative_scan(x, 0, larger), ahead)
-
-
-@triton.jit
-def ranked(flags, before, ahead, is_first):
+def ranked(flags, before, ahead, is_first, BALLOTS: tl.constexpr):
     """(how many flagged elements of its row come before each, how many there are so far in the group, where the last row began).
 
     The count at which a row begins grows from row to row, so the largest so far is that of the element's row.
     """
-    count = before + tl.cumsum(flags, 0) - flags
+    earlier, number = ranks(flags, BALLOTS)
+    count = before + earlier
     at_begin = running_max(tl.where(is_first, count, 0), ahead)
-    return count - at_begin, before + tl.sum(flags, 0), tl.max(at_begin, 0)
+    return count - at_begin, before + number, tl.max(at_begin, 0)
 
 
 @triton.jit

@@ -1,0 +1,95 @@
+# mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call"
+# Triton functions are compiled from their source; their arguments have no Python types.
+"""Scans over flags of a tile: where one warp has four elements a thread, by ballots and population counts, a third of the instructions.
+
+Triton's own scans take five shuffles for every register. Its inline assembly sees the four registers of a thread in order, register k
+of lane l holding element 32 k + l (the layout of every tile here; tests on a GPU fail with any other). Elsewhere, in the
+interpreter and with several warps, the same by Triton's scans.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+ONE_WARP_TILE = 128
+"""Elements of a tile that four registers of each thread of a warp hold."""
+
+_OUTPUTS = ",".join(["=&r"] * 8)
+
+
+def _ranks() -> str:
+    """Inputs $8..$11: flags. Outputs $0..$3: flags before each element; $4..$7: all of them."""
+    lines = [".reg .pred p;", ".reg .b32 b, t, n, below;", "mov.u32 below, %lanemask_lt;", "mov.u32 n, 0;"]
+    for k in range(4):
+        lines += [
+            f"setp.ne.s32 p, ${8 + k}, 0;",
+            "vote.sync.ballot.b32 b, p, 0xffffffff;",
+            "and.b32 t, b, below;",
+            "popc.b32 t, t;",
+            f"add.s32 ${k}, t, n;",
+            "popc.b32 t, b;",
+            "add.s32 n, n, t;",
+        ]
+    return "{ " + " ".join([*lines, *(f"mov.u32 ${k}, n;" for k in range(4, 8))]) + " }"
+
+
+def _lasts() -> str:
+    """Inputs $8..$11: marks; $12: the mark ahead. Outputs $0..$3: the last mark up to each element; $4..$7: the last one of all."""
+    lines = [".reg .pred p;", ".reg .b32 b, t, s, n, upto;", "mov.u32 upto, %lanemask_le;", "mov.u32 n, $12;"]
+    for k in range(4):
+        lines += [
+            f"setp.ne.s32 p, ${8 + k}, 0;",
+            "vote.sync.ballot.b32 b, p, 0xffffffff;",
+            "and.b32 t, b, upto;",
+            "bfind.u32 s, t;",
+            f"shfl.sync.idx.b32 s, ${8 + k}, s, 31, 0xffffffff;",
+            "setp.ne.s32 p, t, 0;",
+            f"selp.b32 ${k}, s, n, p;",
+            f"shfl.sync.idx.b32 n, ${k}, 31, 31, 0xffffffff;",
+        ]
+    return "{ " + " ".join([*lines, *(f"mov.u32 ${k}, n;" for k in range(4, 8))]) + " }"
+
+
+RANKS = tl.constexpr(_ranks())
+RANKS_OPERANDS = tl.constexpr(_OUTPUTS + ",r" * 4)
+LASTS = tl.constexpr(_lasts())
+LASTS_OPERANDS = tl.constexpr(_OUTPUTS + ",r" * 8)
+
+
+@triton.jit
+def larger(a, b):
+    """The larger of two numbers."""
+    return tl.maximum(a, b)
+
+
+@triton.jit
+def running_max(x, ahead):
+    """The largest so far, `ahead` of the first element included."""
+    return tl.maximum(tl.associative_scan(x, 0, larger), ahead)
+
+
+@triton.jit
+def ranks(flags, BALLOTS: tl.constexpr):
+    """(flagged elements before each, all of them), int32 [T] both; `flags`: 0 or 1. BALLOTS: one warp, four elements a thread."""
+    if BALLOTS:
+        before, number = tl.inline_asm_elementwise(
+            RANKS, RANKS_OPERANDS, [flags], dtype=(tl.int32, tl.int32), is_pure=False, pack=4
+        )
+    else:
+        before = tl.cumsum(flags, 0) - flags
+        number = tl.zeros_like(flags) + tl.sum(flags, 0)
+    return before, number
+
+
+@triton.jit
+def lasts(marks, ahead, BALLOTS: tl.constexpr):
+    """(the last mark up to each element, the last of all), int32 [T] both, of marks that grow; `marks`: 0 where there is none."""
+    if BALLOTS:
+        last, end = tl.inline_asm_elementwise(
+            LASTS, LASTS_OPERANDS, [marks, ahead], dtype=(tl.int32, tl.int32), is_pure=False, pack=4
+        )
+    else:
+        last = running_max(marks, ahead)
+        end = tl.zeros_like(marks) + tl.max(last, 0)
+    return last, end
