@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rap_trainer.bench.results import RUNGS
 
-SCHEDULES = "rap:inline/0+output_dist/0+output_dist/64+mlp_fwd/0+grad_dist/0"
+SCHEDULES = "rap:inline/0+output_dist/0+mlp_fwd/0+grad_dist/0+emb_bwd/0"
 DEFAULT_CASES = ",".join(
     (
         "loop",

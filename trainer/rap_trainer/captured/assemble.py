@@ -7,6 +7,7 @@ the model's own optimizer shares, so that a checkpoint is the same whichever run
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -147,6 +148,7 @@ def assemble(
     dlrm, (sharded,) = _find(model.module, DLRM), _all(model.module, ShardedEmbeddingBagCollection)
     if ids_proven:
         _skip_bounds_check(sharded)
+    _learn_no_weights(sharded)
     ownership = ownership_of(sharded)
     keys = tuple(name for owned in ownership.owned for name in owned)
     blocks = Blocks(
@@ -212,6 +214,14 @@ def _skip_bounds_check(sharded: Any) -> None:
     """Preprocessing proves every id to be a row of its table; FBGEMM need not look again (24 us a step, H200)."""
     for table in table_modules(sharded):
         table.bounds_check_mode_int = 3  # BoundsCheckMode.NONE
+
+
+def _learn_no_weights(sharded: Any) -> None:
+    """Weights of ids are inputs: without a word FBGEMM computes their gradient all the same (3.4 ms of plan 4's 25, H200, 2026-11-30)."""
+    for table in table_modules(sharded):
+        if table.current_device.type == "cuda" and not isinstance(table.forward, partial):
+            none = torch.zeros(len(table.feature_table_map), dtype=torch.int32, device=table.current_device)
+            table.forward = partial(table.forward, feature_requires_grad=none)
 
 
 def _trained(model: ShardedModel) -> list[nn.Parameter]:

@@ -24,8 +24,10 @@ IDS_ONLY = (
     b"DeviceCompactInit",
     b"FillFunctor",
     b"find_long_segments",
+    b"grad_indice_weights",
 )
-"""Parts of the names of kernels that read and write ids and their positions only (FBGEMM 1.6, CUB of CUDA 13)."""
+"""Parts of the names of kernels that read and write ids and their positions only (FBGEMM 1.6, CUB of CUDA 13); the last one writes zeros, for
+`assemble` tells it that weights of ids learn nothing."""
 
 
 class GateError(RuntimeError):
