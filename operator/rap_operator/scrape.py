@@ -66,7 +66,11 @@ class Scraper:
         """Scrapes all targets again and again."""
         pause_s = interval_s
         while not stopping.wait(pause_s):
-            pause_s = max(interval_s, self.scrape_all() / MAX_SCRAPES_PER_S)
+            pause_s = interval_s
+            try:
+                pause_s = max(interval_s, self.scrape_all() / MAX_SCRAPES_PER_S)
+            except Exception:
+                LOG.exception("a round of scrapes")
 
     def scrape_all(self) -> int:
         """One round over all targets, whose number it gives; forgets the jobs that no longer run."""
@@ -191,6 +195,7 @@ class Values:
         return None
 
 
+_BUCKET = f"{metrics.FRESHNESS_SECONDS.name}_bucket"
 _WANTED = Samples(
     {
         metrics.STEP.name,
@@ -200,15 +205,20 @@ _WANTED = Samples(
         metrics.ROWS_PER_SECOND.name,
         metrics.PENDING_RECORDS.name,
         metrics.PLAN_INFO.name,
-        f"{metrics.FRESHNESS_SECONDS.name}_bucket",
+        _BUCKET,
     }
 )
 
 
 def parse(text: str) -> Values:
-    """The wanted samples of a page in Prometheus' text format; numbers that are not finite are left out."""
+    """The wanted samples of a page in Prometheus' text format; numbers that are not finite are left out.
+
+    Raises ValueError for a number that is none, the bound of a bucket included.
+    """
     samples: dict[str, list[Sample]] = {}
     for sample in _WANTED.of(text):
+        if sample.name == _BUCKET:
+            float(sample.labels.get("le", ""))
         if math.isfinite(sample.value):
             samples.setdefault(sample.name, []).append(sample)
     return Values(samples)

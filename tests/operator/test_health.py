@@ -8,7 +8,7 @@ import urllib.request
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from operator_world.world import World
 from prometheus_client import CollectorRegistry, generate_latest
@@ -91,6 +91,7 @@ def test_the_page_has_the_contracts_names_and_series_of_deleted_jobs_go(world: W
     assert 'rapjob="clicks"' not in served_by.page().decode()
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.tuples(st.text(max_size=9), st.text(max_size=9), st.text(max_size=9)), st.floats()))
 def test_gauges_are_written_as_prometheus_own_client_writes_them(values: dict[tuple[str, ...], float]) -> None:
     gauge = GaugeMetricFamily(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 from operator_world.world import KEY, NAMESPACE
 from rap_contract import metrics
@@ -100,6 +102,35 @@ def test_a_page_that_cannot_be_used_says_nothing_new(answer: str | Exception) ->
     assert before is not None
     assert after is not None
     assert (after.step, after.seen_at_s) == (before.step, before.seen_at_s)
+
+
+@pytest.mark.parametrize("labels", ["", '{le=""}', '{le="many"}', '{bound="1.0"}'])
+def test_a_bucket_without_a_bound_says_nothing_new_and_the_next_page_counts(labels: str) -> None:
+    trainers = Trainers()
+    before = trainers.scraped()
+    after = trainers.scraped(page(step=11, extra=f"{metrics.FRESHNESS_SECONDS.name}_bucket{labels} 3"))
+    assert before is not None
+    assert after is not None
+    assert (after.step, trainers.outcomes[-1]) == (before.step, "stale")
+    found = trainers.scraped(page(step=12))
+    assert found is not None
+    assert found.step == 12
+
+
+def test_a_round_that_fails_is_not_the_last() -> None:
+    trainers, stopping = Trainers(), threading.Event()
+    rounds = 0
+
+    def targets() -> list[Target]:
+        nonlocal rounds
+        rounds += 1
+        if rounds == 1:
+            raise RuntimeError("a fault of ours")
+        stopping.set()
+        return [trainers.target]
+
+    Scraper(targets, trainers.news.append, fetch=trainers.fetch).run(stopping, interval_s=0.0)
+    assert rounds == 2
 
 
 def test_no_step_is_known_as_of_the_last_answer_or_of_the_last_question_but_one() -> None:

@@ -5,6 +5,7 @@ What it remembers is lost with the process; a new one waits for a full window be
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import deque
@@ -17,6 +18,7 @@ from rap_operator.replanning.jobs import JobRanks
 from rap_operator.replanning.sources import Source
 from rap_operator.replanning.values import Reading
 
+LOG = logging.getLogger(__name__)
 CONCURRENCY = 8
 MAX_READS_PER_S = 18.0  # of ranks: 0.7 ms of CPU each (23 kB, measured 2026-11-30)
 # With many jobs fewer ranks of each are asked, at least the first: a longer round would be a hole in a window of 120 s.
@@ -56,8 +58,11 @@ class Reader:
         """Reads all jobs again and again."""
         pause_s = interval_s
         while not stopping.wait(pause_s):
-            began_s = self._clock()
-            num_reads = self.read_all()
+            began_s, num_reads = self._clock(), 0
+            try:
+                num_reads = self.read_all()
+            except Exception:
+                LOG.exception("a round of readings")
             pause_s = max(interval_s - (self._clock() - began_s), num_reads / MAX_READS_PER_S, 0.05)
 
     def read_all(self) -> int:
