@@ -86,39 +86,50 @@ def fast_poll(options: argparse.Namespace) -> dict[str, float]:
 
 
 def per_row(options: argparse.Namespace) -> dict[str, float]:
-    """Each line decoded by itself into lists of Python objects, a feature each, and those into tensors for each batch."""
+    """Each line decoded by itself, as TorchEasyRec would read JSON.
+
+    Its Kafka reader (alibaba/TorchEasyRec, `tzrec/datasets/kafka_dataset.py`) knows Arrow messages only: it gives every
+    row a source and an offset as Python objects, joins messages to one Arrow batch, and makes tensors of that batch's
+    columns. Here lines go the same way: `json.loads`, a list of objects a column, an Arrow batch, tensors.
+    """
     import torch  # the other sides do without
 
     torch.set_num_threads(1)
     options.consumer = _consumer(options)
     schema = _schema()
 
-    def tensors(columns: dict[str, list[Any]]) -> list[Any]:
+    def tensors(columns: dict[str, list[Any]], sources: list[str], offsets: list[int]) -> list[Any]:
         """Numbers with 0 for null; ids as values and lengths, as a KeyedJaggedTensor wants them."""
-        made: list[Any] = []
+        made: list[Any] = [pa.array(sources, pa.string()), pa.array(offsets, pa.int64())]
         for name, column in columns.items():
+            array = pa.array(column, schema.field(name).type)
             if name.startswith("cat_"):
-                values = [value for value in column if value is not None]
-                lengths = [int(value is not None) for value in column]
-                made += [torch.tensor(values, dtype=torch.int64), torch.tensor(lengths, dtype=torch.int32)]
+                lengths = array.is_valid().to_numpy(zero_copy_only=False).astype(np.int32)
+                made += [torch.tensor(array.drop_null().to_numpy()), torch.from_numpy(lengths)]
             else:
-                made.append(torch.tensor([0 if value is None else value for value in column], dtype=torch.float32))
+                made.append(torch.tensor(array.fill_null(0).to_numpy()))
         return made
 
     def work() -> int:
-        num_bytes = 0
+        num_bytes = count = 0
         columns: dict[str, list[Any]] = {name: [] for name in schema.names}
+        sources: list[str] = []
+        offsets: list[int] = []
         for values in _polls(options):
             for value in values:
                 num_bytes += len(value)
-                for line in value.splitlines():
+                lines = value.splitlines()
+                sources += [f"{options.topic}:{options.partition}"] * len(lines)
+                offsets += [count] * len(lines)
+                count += 1
+                for line in lines:
                     row = json.loads(line)
                     for name, column in columns.items():
                         column.append(row.get(name))
-                    if len(columns["label"]) == BATCH_ROWS:
-                        tensors(columns)
-                        columns = {name: [] for name in schema.names}
-        tensors(columns)
+                if len(offsets) >= BATCH_ROWS:
+                    tensors(columns, sources, offsets)
+                    columns, sources, offsets = {name: [] for name in schema.names}, [], []
+        tensors(columns, sources, offsets)
         return num_bytes
 
     return _measured(work)
