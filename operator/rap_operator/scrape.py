@@ -26,8 +26,10 @@ INTERVAL_S = 30.0
 # replanning (each twice an hour) are 33 more, the lease 12: together they stay below one a second.
 REPORTS_PER_S = 0.2
 MIN_REPORT_INTERVAL_S = 30.0
-# A scrape costs 0.6 ms of CPU (23 kB, measured 2026-11-30): with many jobs each is read less often.
+# A scrape costs 0.6 ms of CPU (23 kB, measured 2026-11-30): with many jobs each is read less often. Apart from these are
+# attempts that were not seen to advance yet: a changed spec waits for that, and not longer than ten minutes.
 MAX_SCRAPES_PER_S = 4.0
+MAX_FIRST_SCRAPES_PER_S = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,31 +60,35 @@ class Scraper:
         self._lock = threading.Lock()
         self._known: dict[str, Telemetry] = {}
         self._reported_s: dict[str, float] = {}
+        self._asked_s: dict[str, float] = {}
         self._budget = 1.0
         self._budget_s = clock()
         self.count: Callable[[str], None] = lambda outcome: None
 
     def run(self, stopping: threading.Event, *, interval_s: float = INTERVAL_S) -> None:
-        """Scrapes all targets again and again."""
-        pause_s = interval_s
-        while not stopping.wait(pause_s):
-            pause_s = interval_s
+        """Scrapes again and again."""
+        while not stopping.wait(interval_s):
             try:
-                pause_s = max(interval_s, self.scrape_all() / MAX_SCRAPES_PER_S)
+                self.scrape_some(interval_s)
             except Exception:
                 LOG.exception("a round of scrapes")
 
-    def scrape_all(self) -> int:
-        """One round over all targets, whose number it gives; forgets the jobs that no longer run."""
+    def scrape_some(self, interval_s: float = INTERVAL_S) -> None:
+        """The scrapes of one interval, of those first that waited the longest; forgets the jobs that no longer run."""
         targets = list(self._targets())
-        for _ in self._pool.map(self._scrape, targets):
-            pass
         uids = {target.uid for target in targets}
         with self._lock:
-            for uid in self._known.keys() - uids:
-                del self._known[uid]
-                self._reported_s.pop(uid, None)
-        return len(targets)
+            for memory in (self._known, self._reported_s, self._asked_s):
+                for uid in memory.keys() - uids:
+                    del memory[uid]
+            targets.sort(key=lambda target: self._asked_s.get(target.uid, -math.inf))
+            advanced = {uid: known.attempt for uid, known in self._known.items() if known.has_advanced}
+            others = [target for target in targets if advanced.get(target.uid) == target.attempt]
+            first = [target for target in targets if advanced.get(target.uid) != target.attempt]
+            due = first[: _share(MAX_FIRST_SCRAPES_PER_S, interval_s)] + others[: _share(MAX_SCRAPES_PER_S, interval_s)]
+            self._asked_s |= dict.fromkeys((target.uid for target in due), self._clock())
+        for _ in self._pool.map(self._scrape, due):
+            pass
 
     def telemetry_of(self, subject: Subject) -> Telemetry | None:
         """The latest telemetry of a job, once with leave to report it in status when its turn has come."""
@@ -128,9 +134,14 @@ class Scraper:
             self._known[target.uid] = replace(after, may_report=may_report or after.may_report)
         self.count("done" if values is not None else "stale")
         is_new_plan = before is not None and after.plan_hash != before.plan_hash
+        is_first_step = before is not None and after.has_advanced and not before.has_advanced  # it may prove a spec
         # A pass is due for a summary, for another plan, and when the step stands still: the decision knows for how long it may.
-        if may_report or is_new_plan or now_s - after.progress_at_s > INTERVAL_S:
+        if may_report or is_new_plan or is_first_step or now_s - after.progress_at_s > INTERVAL_S:
             self._on_news(target.key)
+
+
+def _share(per_s: float, interval_s: float) -> int:
+    return max(int(per_s * interval_s), 1)
 
 
 def telemetry(values: Values, before: Telemetry | None, target: Target, now_s: float) -> Telemetry | None:

@@ -36,8 +36,8 @@ from servers.waiting import wait_until
 
 JOBS = "/apis/rap.dev/v1alpha1/namespaces/{}/rapjobs"
 ROOT = Path(__file__).resolve().parents[2]
-# Every job's spec is found stable 60 s after it runs, and first summaries take turns: that is written once.
-SETTLED_S = 75.0
+# Every job's spec is found stable 60 s after it runs and was seen to make a step: that is written once.
+SETTLED_S = 90.0
 
 
 class Load(NamedTuple):

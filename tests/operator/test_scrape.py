@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import pytest
 from operator_world.world import KEY, NAMESPACE
@@ -62,7 +63,7 @@ class Trainers:
         if answer is not None:
             self.answer = answer
         self.now_s += after_s
-        self.scraper.scrape_all()
+        self.scraper.scrape_some()
         return self.scraper.telemetry_of(SUBJECT)
 
 
@@ -150,6 +151,34 @@ def test_no_step_is_known_as_of_the_last_answer_or_of_the_last_question_but_one(
     assert (again.asked_at_s, again.unanswered_at_s) == (trainers.now_s, None)
 
 
+def test_with_many_jobs_each_is_asked_in_its_turn_and_new_attempts_at_once() -> None:
+    trainers = Trainers()
+    targets = [replace(trainers.target, uid=f"uid-{i}", url=f"http://{i}/metrics") for i in range(300)]
+    asked: list[str] = []
+    steps = dict.fromkeys((target.url for target in targets), 0)
+
+    def fetch(url: str) -> str:
+        asked.append(url)
+        steps[url] += 1
+        return page(step=steps[url])
+
+    scraper = Scraper(lambda: targets, trainers.news.append, fetch=fetch, clock=lambda: trainers.now_s)
+
+    def scraped() -> set[str]:
+        asked.clear()
+        trainers.now_s += 30
+        scraper.scrape_some(30.0)
+        return set(asked)
+
+    everyone = set(steps)
+    assert scraped() == scraped() == everyone  # twice: so each was seen to advance
+    rounds = [scraped() for _ in range(5)]
+    assert [len(found) for found in rounds] == [120] * 5
+    assert rounds[0] | rounds[1] | rounds[2] == rounds[2] | rounds[3] | rounds[4] == everyone
+    targets[7] = replace(targets[7], attempt=2)  # its page still tells of attempt 1
+    assert all(targets[7].url in scraped() for _ in range(5))
+
+
 def test_a_new_attempt_starts_its_own_story() -> None:
     trainers = Trainers()
     trainers.scraped()
@@ -174,7 +203,7 @@ def test_summaries_in_status_are_rationed_over_all_jobs() -> None:
     reports = 0
     for _ in range(4):
         trainers.now_s += 30
-        trainers.scraper.scrape_all()
+        trainers.scraper.scrape_some()
         for target in targets:
             found = trainers.scraper.telemetry_of(Subject(namespace=NAMESPACE, name="x", uid=target.uid))
             assert found is not None
@@ -185,12 +214,22 @@ def test_summaries_in_status_are_rationed_over_all_jobs() -> None:
 def test_another_plan_in_force_is_news_at_once() -> None:
     trainers = Trainers()
     trainers.scraped(after_s=60)
-    trainers.news.clear()
     trainers.scraped(page(step=11), after_s=1)
+    trainers.news.clear()
+    trainers.scraped(page(step=12), after_s=1)
     assert trainers.news == []
     found = trainers.scraped(page(step=12).replace("abc123", "def456"), after_s=1)
     assert found is not None
     assert (found.plan_hash, trainers.news) == ("def456", [KEY])
+
+
+def test_the_first_step_of_an_attempt_is_news_at_once() -> None:
+    trainers = Trainers()
+    still = f"{metrics.ROWS_PER_SECOND.name} 0.0"
+    for step, news in ((10, 0), (10, 0), (11, 1), (12, 1)):  # nothing to report: no row was trained yet
+        text = page(step=step).replace(f"{metrics.ROWS_PER_SECOND.name} 1.5e+05", still)
+        trainers.scraped(text, after_s=15)
+        assert len(trainers.news) == news
 
 
 def test_only_the_lines_that_matter_are_kept() -> None:
