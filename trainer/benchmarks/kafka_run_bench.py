@@ -1,9 +1,11 @@
 """`rap run` on a topic for long: capacity, freshness at a share of it, and memory. Prints JSON lines.
 
 `PYTHONPATH=operator:trainer:tests python trainer/benchmarks/kafka_run_bench.py [--seconds 300] [--share 0.8]`. Starts a
-broker; first trains a backlog, while as many events are produced beside it, which gives the capacity of this machine in
-rows/s, then as many seconds of events that are produced at that share of it. The p99 is event time to optimizer step, per report of one second. Memory is the
-resident bytes of the rank and its reader: its slope per 20 minutes beside the spread of the samples.
+broker; first produces and trains a backlog, which gives the capacity of this machine in rows/s: what the trainer reaches,
+or what all cores can produce, store and train at once if that is less, then as many seconds of events that are produced
+at that share of it. The p99 is event time to optimizer step, per report of one second; an event's time is that of the
+producer's schedule, so a producer that is late counts. Memory is the resident bytes of the rank and its reader: its
+slope per 20 minutes beside the spread of the samples.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import argparse
 import itertools
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -19,9 +22,11 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import psutil
 from rap_trainer.demo import document
 from servers.kafka_cluster import THROUGHPUT_FLAGS, KafkaCluster
 
@@ -30,7 +35,14 @@ PARTITIONS = 2
 MESSAGES_PER_S = 50  # small enough messages: a row waits for the last one of its message
 WARM_UP_SHARE = 0.25
 FIFTHS = 5
-PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+class Sample(NamedTuple):
+    """The trainer, its rank and its reader."""
+
+    time_s: float  # since the epoch, as that of a report
+    resident_bytes: int
+    cpu_s: float
 
 
 def main() -> None:
@@ -44,35 +56,38 @@ def main() -> None:
         cluster = KafkaCluster(Path(folder) / "kafka", num_brokers=1, java_flags=THROUGHPUT_FLAGS)
         try:
             cluster.start()
-            alone = _capacity(Path(folder) / "alone", cluster, options.backlog_rows)
-            capacity = _capacity(Path(folder) / "beside", cluster, options.backlog_rows, beside=int(alone))
-            found = {"capacity_rows_per_s": round(capacity), "without_a_producer": round(alone)}
-            print(json.dumps({"bench": "kafka_run", **found}), flush=True)
+            capacity, found = _capacity(Path(folder) / "backlog", cluster, options.backlog_rows)
+            print(json.dumps({"bench": "kafka_run", "capacity_rows_per_s": round(capacity), **found}), flush=True)
             rate = int(options.share * capacity)
             print(json.dumps(_steady(Path(folder) / "steady", cluster, rate, options)), flush=True)
         finally:
             cluster.stop()
 
 
-def _capacity(folder: Path, cluster: KafkaCluster, rows: int, *, beside: int = 0) -> float:
-    """Rows/s while a backlog is trained; `beside`: events of so many rows/s are produced meanwhile, into another topic."""
-    topic, other = (cluster.create_topic(name, num_partitions=PARTITIONS) for name in ("backlog", "other"))
-    subprocess.run(_produce(cluster, topic, rows, "--rows-per-message", "1000"), check=True, stdout=subprocess.DEVNULL)
-    producers: list[subprocess.Popen[bytes]] = []
-
-    def begin() -> None:
-        if beside:
-            command = _produce(cluster, other, 1000 * beside, *_at_rate(beside))
-            producers.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
-
-    try:
-        reports = _run(folder, cluster, topic, rows * 3 // 4, started=begin)[0]
-    finally:
-        for producer in producers:
-            producer.terminate()
-            producer.wait(timeout=60)
-    rates = [p["rows_per_s"] for p in reports if p["rows_per_s"] > 0]
-    return float(statistics.median(rates[len(rates) // 4 :]))
+def _capacity(folder: Path, cluster: KafkaCluster, rows: int) -> tuple[float, dict[str, float]]:
+    """Rows/s, and what it comes from: the trainer's rate on a backlog, and CPU microseconds a row of everyone."""
+    topic = cluster.create_topic("backlog", num_partitions=PARTITIONS)
+    broker = psutil.Process(cluster.leader(topic).pid)
+    begin_s = _cpu_s(broker)
+    subprocess.run(_produce(cluster, topic, rows, "--rows-per-message", "200"), check=True, stdout=subprocess.DEVNULL)
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    produce_s = used.ru_utime + used.ru_stime
+    reports, samples = _run(folder, cluster, topic, rows * 3 // 4)
+    broker_s = _cpu_s(broker) - begin_s
+    warm = reports[len(reports) // 4 :]
+    trained = warm[-1]["rows"] - warm[0]["rows"]
+    rate = trained / (warm[-1]["time_s"] - warm[0]["time_s"])
+    beside = [sample for sample in samples if warm[0]["time_s"] <= sample.time_s <= warm[-1]["time_s"]]
+    seconds = beside[-1].time_s - beside[0].time_s
+    train_s = (beside[-1].cpu_s - beside[0].cpu_s) / seconds * (trained / rate)
+    by_row_us = {
+        "producer": 1e6 * produce_s / rows,
+        "broker": 1e6 * broker_s / rows,
+        "trainer": 1e6 * train_s / trained,
+    }
+    cores = 1e6 * len(os.sched_getaffinity(0)) / sum(by_row_us.values())
+    found = {"trainer_rows_per_s": rate, "cores_rows_per_s": cores, **{f"{k}_cpu_us": v for k, v in by_row_us.items()}}
+    return min(rate, cores), {name: round(value, 1) for name, value in found.items()}
 
 
 def _at_rate(rate: int) -> Sequence[str]:
@@ -97,8 +112,9 @@ def _steady(folder: Path, cluster: KafkaCluster, rate: int, options: argparse.Na
     warm = reports[int(len(reports) * WARM_UP_SHARE) :]
     p99 = sorted(p["freshness_p99_s"] for p in warm if p.get("freshness_p99_s") is not None)
     memory = samples[int(len(samples) * WARM_UP_SHARE) :]
-    slope, _ = statistics.linear_regression([t for t, _ in memory], [float(size) for _, size in memory])
-    level = statistics.fmean(size for _, size in memory)
+    sizes = [float(sample.resident_bytes) for sample in memory]
+    slope, _ = statistics.linear_regression([sample.time_s for sample in memory], sizes)
+    level = statistics.fmean(sizes)
     return {
         "bench": "kafka_run",
         "share": options.share,
@@ -110,8 +126,10 @@ def _steady(folder: Path, cluster: KafkaCluster, rate: int, options: argparse.Na
         "lag_records_at_end": warm[-1].get("lag_records") if warm else None,
         "memory_mib": round(level / 2**20, 1),
         "memory_growth_per_20_min_ratio": round(slope * 1200 / level, 5),
-        "memory_spread_ratio": round(statistics.stdev(size for _, size in memory) / level, 5),
-        "memory_mib_by_fifth": [round(median / 2**20, 1) for median in _medians([size for _, size in samples])],
+        "memory_spread_ratio": round(statistics.stdev(sizes) / level, 5),
+        "memory_mib_by_fifth": [
+            round(median / 2**20, 1) for median in _medians([sample.resident_bytes for sample in samples])
+        ],
     }
 
 
@@ -128,14 +146,14 @@ def _produce(cluster: KafkaCluster, topic: str, rows: int, *more: str) -> Sequen
 
 def _run(
     folder: Path, cluster: KafkaCluster, topic: str, rows: int, *, started: Callable[[], None] = lambda: None
-) -> tuple[list[Mapping[str, Any]], list[tuple[float, int]]]:
-    """Trains so many rows on one rank; its reports, and from when it can train seconds and resident bytes once a second."""
+) -> tuple[list[Mapping[str, Any]], list[Sample]]:
+    """Trains so many rows on one rank; its reports, and a sample a second from when it can train."""
     folder.mkdir(parents=True)
     job = folder / "job.yaml"
     job.write_text(document(folder, rows, servers=cluster.bootstrap_servers[0], topic=topic).replace("256", "512"))
     command = [*COMMAND, "run", str(job), "--nproc", "1", "--json"]
     trainer = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    samples: list[tuple[float, int]] = []
+    samples: list[Sample] = []
     watch = threading.Thread(target=_sample, args=(trainer, samples), daemon=True)
     lines: list[dict[str, Any]] = []
     assert trainer.stdout is not None
@@ -151,29 +169,19 @@ def _run(
     return [line for line in lines if line.get("type") == "progress"], samples
 
 
-def _sample(trainer: subprocess.Popen[str], samples: list[tuple[float, int]]) -> None:
-    began_s = time.monotonic()
+def _sample(trainer: subprocess.Popen[str], samples: list[Sample]) -> None:
+    process = psutil.Process(trainer.pid)
     while trainer.poll() is None:
-        samples.append((time.monotonic() - began_s, _resident_bytes(trainer.pid)))
+        with suppress(psutil.NoSuchProcess):  # it ended meanwhile
+            below = process.children(recursive=True)
+            resident = sum(child.memory_info().rss for child in below)
+            samples.append(Sample(time.time(), resident, sum(_cpu_s(child) for child in below)))
         time.sleep(1.0)
 
 
-def _resident_bytes(ancestor: int) -> int:
-    """Of all processes below `ancestor`."""
-    parents: dict[int, int] = {}
-    sizes: dict[int, int] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-                sizes[int(entry.name)] = int((entry / "statm").read_text().split()[1]) * PAGE_BYTES
-            except OSError:
-                continue  # it ended meanwhile
-    below, found = {ancestor}, 0
-    while len(below) > found:
-        found = len(below)
-        below |= {pid for pid, parent in parents.items() if parent in below}
-    return sum(sizes.get(pid, 0) for pid in below - {ancestor})
+def _cpu_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
 
 
 if __name__ == "__main__":

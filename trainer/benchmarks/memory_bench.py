@@ -3,7 +3,8 @@
 `python trainer/benchmarks/memory_bench.py [--seconds 600]`
 
 The figure is the slope of the ranks' summed resident memory after warm-up, as a share of its level per 10 minutes, beside
-the spread of the samples: a leak shows as a slope larger than the spread.
+the spread of the samples: a leak shows as a slope larger than the spread. Ranks that fall behind hold more (what is read
+ahead is full), so a rate is either below what the machine trains all along, or above (`--rate 20000`): the lag tells.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from pathlib import Path
 from rap_trainer.demo import document
 
 COMMAND = [sys.executable, "-m", "rap_trainer.cli"]
+FIFTHS = 5
 WARM_UP_SHARE = 0.25  # of the run: pools, caches and the first checkpoints fill in it
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -33,7 +35,7 @@ def main() -> None:
     parser.add_argument("--rate", type=int, default=3000, help="rows a second")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        samples = _measure(Path(folder), options.seconds, options.rate)
+        samples, lags = _measure(Path(folder), options.seconds, options.rate)
     warm = samples[int(len(samples) * WARM_UP_SHARE) :]
     times_s, sizes_bytes = [t for t, _ in warm], [float(size) for _, size in warm]
     slope, _ = statistics.linear_regression(times_s, sizes_bytes)
@@ -41,6 +43,8 @@ def main() -> None:
     result = {
         "bench": "memory",
         "seconds": options.seconds,
+        "rate_rows_per_s": options.rate,
+        "lag_records_by_fifth": [lags[len(lags) * fifth // FIFTHS] for fifth in range(FIFTHS)] if lags else [],
         "samples": len(warm),
         "level_mib": round(level / 2**20, 1),
         "first_mib": round(sizes_bytes[0] / 2**20, 1),
@@ -51,7 +55,8 @@ def main() -> None:
     print(json.dumps(result), flush=True)
 
 
-def _measure(folder: Path, seconds: float, rate: int) -> list[tuple[float, int]]:
+def _measure(folder: Path, seconds: float, rate: int) -> tuple[list[tuple[float, int]], list[int]]:
+    """(seconds, resident bytes) once a second from the first checkpoint on, and the records behind of each report."""
     job = folder / "job.yaml"
     job.write_text(document(folder, int(rate * (seconds + 120))))
     rows = str(int(rate * (seconds + 120)))
@@ -67,7 +72,9 @@ def _measure(folder: Path, seconds: float, rate: int) -> list[tuple[float, int]]
         str(folder / "events"),
     ]
     producer = subprocess.Popen([*COMMAND, *produce], stdout=subprocess.DEVNULL)
-    trainer = subprocess.Popen([*COMMAND, "run", str(job), "--plain"], stdout=subprocess.DEVNULL)
+    progress = folder / "progress.jsonl"
+    with progress.open("w") as out:
+        trainer = subprocess.Popen([*COMMAND, "run", str(job), "--json"], stdout=out)
     samples: list[tuple[float, int]] = []
     try:
         while not any((folder / "checkpoints").glob("step-*")):
@@ -82,7 +89,8 @@ def _measure(folder: Path, seconds: float, rate: int) -> list[tuple[float, int]]
         for process in (producer, trainer):
             process.send_signal(signal.SIGTERM)
             process.wait(timeout=60)
-    return samples
+    reports = [json.loads(line) for line in progress.read_text().splitlines()]
+    return samples, [report["lag_records"] for report in reports if report["type"] == "progress"]
 
 
 def _resident_bytes(parent: int) -> int:
