@@ -7,7 +7,8 @@ kinds of kernels are fitted over all their launches, for jobs that were not prof
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import operator
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rap_contract.problem import InvalidDocument, Problem
@@ -30,6 +31,9 @@ FULL_TILES = (
     2112.0,
 )  # tried in turn: up to 16 tiles on each SM of an H200
 AT_ONCE = (1.0, 4.0)  # tried in turn: the fused kernels' wide lane is four tiles
+ALIKE = 1.15  # two counts whose largest ratio is no larger than so many times their smallest go together
+ENOUGH = 1.5  # samples for each unknown
+TINY = 1e-9  # of what is explained: less is rounding
 ROUNDS = 3  # of the fit: the costliest tile is priced at the rates of the round before
 
 
@@ -114,11 +118,12 @@ def _fitted(samples: Sequence[KernelSample], *, like: Rates | None = None) -> Ra
     own = [sample for sample in samples if _own(sample)]
     bounded = [sample for sample in samples if not _own(sample)]
     fulls = FULL_TILES if like is None else (like.full_tiles,)
-    candidates = [_own_rates(own or samples, full) for full in fulls]
+    candidates = [_own_rates(own or samples, full, rounds=rounds) for full in fulls for rounds in (1, ROUNDS)]
     rates = min(candidates, key=lambda each: _squares(each, own or samples))
     if len(bounded) >= MIN_SAMPLES:
         numbers = AT_ONCE if like is None or like.narrow is None else (like.narrow.tiles_at_once,)
-        tried = [rates.model_copy(update={"narrow": _narrow_rates(bounded, number)}) for number in numbers]
+        found = [_narrow_rates(bounded, number, rounds=rounds) for number in numbers for rounds in (1, ROUNDS)]
+        tried = [rates.model_copy(update={"narrow": narrow}) for narrow in found]
         rates = min(tried, key=lambda each: _squares(each, bounded))
     return rates
 
@@ -131,33 +136,49 @@ def _squares(rates: Rates, samples: Sequence[KernelSample]) -> float:
     return sum((predicted(rates, sample) / sample.seconds - 1) ** 2 for sample in samples)
 
 
-def _names(samples: Sequence[KernelSample], columns: int) -> list[str]:
-    """Element functions with a rate of their own; none if there are too few samples to tell them apart."""
+def _groups(samples: Sequence[KernelSample], columns: int) -> list[list[str]]:
+    """Element functions by rates of their own. Those whose counts keep one ratio share theirs; all do if there are too few samples."""
     names = sorted({name for sample in samples for name in sample.mean_tile.ops})
-    return names if len(samples) >= 2 * (len(names) + columns) else []
+    groups: list[list[str]] = []
+    for name in names:
+        like = next((group for group in groups if _keep_one_ratio(samples, name, group[0])), None)
+        if like is None:
+            groups.append([name])
+        else:
+            like.append(name)
+    return groups if len(samples) >= ENOUGH * (len(groups) + columns) else [names]
 
 
-def _row(tile: TileWork, factor: float, names: Sequence[str]) -> list[float]:
-    """Bytes and element functions of a tile, so many times; without names all functions together."""
-    counts = [tile.ops.get(name, 0.0) for name in names] if names else [sum(tile.ops.values())]
+def _keep_one_ratio(samples: Sequence[KernelSample], name: str, other: str) -> bool:
+    counts = [(sample.mean_tile.ops.get(name, 0.0), sample.mean_tile.ops.get(other, 0.0)) for sample in samples]
+    if any((first > 0) != (second > 0) for first, second in counts):
+        return False
+    ratios = [first / second for first, second in counts if second > 0]
+    return not ratios or max(ratios) <= ALIKE * min(ratios)
+
+
+def _row(tile: TileWork, factor: float, groups: Sequence[Sequence[str]]) -> list[float]:
+    """Bytes and element functions of a tile, so many times."""
+    counts = [sum(tile.ops.get(name, 0.0) for name in group) for group in groups]
     return [factor * tile.num_bytes, *(factor * count for count in counts)]
 
 
-def _own_rates(samples: Sequence[KernelSample], full: float) -> Rates:
-    names = _names(samples, 3)
+def _own_rates(samples: Sequence[KernelSample], full: float, *, rounds: int) -> Rates:
+    """In one round nothing is known of the costliest tile: all is launch, bytes and functions."""
+    groups = _groups(samples, 3)
     rates: Rates | None = None
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         rows = []
         for sample in samples:
             factor = sample.num_tiles * max(1.0, full / sample.num_tiles)
-            row = [1.0, *_row(sample.mean_tile, factor, names)]
+            row = [1.0, *_row(sample.mean_tile, factor, groups)]
             rows.append([*row, 0.0 if rates is None else _critical(rates, sample) * full])
         launch, per_byte, *per_op, imbalance = _relative(rows, samples)
         rates = Rates(
             launch_seconds=min(launch, 3600.0),
             seconds_per_byte=min(per_byte, 1.0),
-            seconds_per_op=_mean_rate(samples, names, per_op),
-            ops=dict(zip(names, per_op, strict=False)),
+            seconds_per_op=_mean_rate(samples, ops := _by_name(groups, per_op)),
+            ops=ops if len(groups) > 1 else {},
             imbalance=min(imbalance, 1e4),
             full_tiles=full,
             error_ratio=0.0,
@@ -172,23 +193,23 @@ def _critical(rates: Rates | Narrow, sample: KernelSample) -> float:
     return max(tile.num_bytes * rates.seconds_per_byte + op_seconds(rates, tile.ops) for tile in tiles)
 
 
-def _narrow_rates(samples: Sequence[KernelSample], at_once: float) -> Narrow:
-    names = _names(samples, 3)
+def _narrow_rates(samples: Sequence[KernelSample], at_once: float, *, rounds: int) -> Narrow:
+    groups = _groups(samples, 3)
     narrow: Narrow | None = None
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         rows = []
         for sample in samples:
             assert sample.programs is not None
             taken = max(1.0, sample.num_tiles / at_once)
             factor = sample.num_tiles / taken * math.ceil(taken / sample.programs)
             slowest = 0.0 if narrow is None else _critical(narrow, sample) * at_once
-            rows.append([1.0, *_row(sample.mean_tile, factor, names), slowest])
+            rows.append([1.0, *_row(sample.mean_tile, factor, groups), slowest])
         launch, per_byte, *per_op, imbalance = _relative(rows, samples)
         narrow = Narrow(
             launch_seconds=min(launch, 3600.0),
             seconds_per_byte=min(per_byte, 1.0),
-            seconds_per_op=_mean_rate(samples, names, per_op),
-            ops=dict(zip(names, per_op, strict=False)),
+            seconds_per_op=_mean_rate(samples, ops := _by_name(groups, per_op)),
+            ops=ops if len(groups) > 1 else {},
             imbalance=min(imbalance, 1e4),
             tiles_at_once=at_once,
         )
@@ -196,13 +217,15 @@ def _narrow_rates(samples: Sequence[KernelSample], at_once: float) -> Narrow:
     return narrow
 
 
-def _mean_rate(samples: Sequence[KernelSample], names: Sequence[str], per_op: Sequence[float]) -> float:
+def _by_name(groups: Sequence[Sequence[str]], per_op: Sequence[float]) -> dict[str, float]:
+    return {name: rate for group, rate in zip(groups, per_op, strict=True) for name in group}
+
+
+def _mean_rate(samples: Sequence[KernelSample], ops: Mapping[str, float]) -> float:
     """Of an element function that was not met: the mean of those that were, by how often each was applied."""
-    if not names:
-        return min(per_op[0], 1.0)
-    counts = [sum(sample.mean_tile.ops.get(name, 0.0) * sample.num_tiles for sample in samples) for name in names]
-    total = sum(counts)
-    return min(sum(a * b for a, b in zip(counts, per_op, strict=True)) / total, 1.0) if total else 0.0
+    counts = {name: sum(each.mean_tile.ops.get(name, 0.0) * each.num_tiles for each in samples) for name in ops}
+    total = sum(counts.values())
+    return min(sum(count * ops[name] for name, count in counts.items()) / total, 1.0) if total else 0.0
 
 
 def _relative(rows: Sequence[Sequence[float]], samples: Sequence[KernelSample]) -> tuple[float, ...]:
@@ -212,16 +235,33 @@ def _relative(rows: Sequence[Sequence[float]], samples: Sequence[KernelSample]) 
 
 
 def non_negative(rows: Sequence[Sequence[float]], targets: Sequence[float]) -> tuple[float, ...]:
-    """Least squares with no negative coefficient: the most negative one is set to zero until none is left."""
-    active = list(range(len(rows[0])))
-    while active:
-        solution = least_squares([[row[column] for column in active] for row in rows], targets)
-        worst = min(range(len(active)), key=lambda place: solution[place])
-        if solution[worst] >= 0:
-            found = dict(zip(active, solution, strict=True))
-            return tuple(found.get(column, 0.0) for column in range(len(rows[0])))
-        del active[worst]
-    return (0.0,) * len(rows[0])
+    """Least squares with no negative coefficient: the algorithm of Lawson and Hanson, columns scaled to length one."""
+    width = len(rows[0])
+    lengths = [math.sqrt(sum(row[c] ** 2 for row in rows)) or 1.0 for c in range(width)]
+    scaled = [[row[c] / lengths[c] for c in range(width)] for row in rows]
+    found, free, barred = [0.0] * width, set[int](), set[int]()
+    for _ in range(3 * width):  # it ends by itself; rounding shall not keep it from that
+        left = [target - sum(map(operator.mul, row, found)) for row, target in zip(scaled, targets, strict=True)]
+        slopes = {c: sum(row[c] * rest for row, rest in zip(scaled, left, strict=True)) for c in range(width)}
+        column = max((c for c in range(width) if c not in free | barred), key=lambda c: slopes[c], default=None)
+        if column is None or slopes[column] <= TINY * math.sqrt(len(rows)):
+            break
+        free.add(column)
+        barred.add(column)  # until another one helps: rounding may call it useful again and again
+        while free:
+            columns = sorted(free)
+            solved = least_squares([[row[c] for c in columns] for row in scaled], targets)
+            wanted = dict(zip(columns, solved, strict=True))
+            if min(solved) > 0:
+                found = [wanted.get(c, 0.0) for c in range(width)]
+                barred &= {column} - free
+                break
+            blocked = [c for c in columns if wanted[c] <= 0]
+            share = min(found[c] / (found[c] - wanted[c]) if found[c] > wanted[c] else 0.0 for c in blocked)
+            found = [value + share * (wanted.get(c, 0.0) - value) for c, value in enumerate(found)]
+            free = {c for c in columns if wanted[c] > 0 or found[c] > TINY}
+            found = [value if c in free else 0.0 for c, value in enumerate(found)]
+    return tuple(value / length for value, length in zip(found, lengths, strict=True))
 
 
 def least_squares(rows: Sequence[Sequence[float]], targets: Sequence[float]) -> list[float]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import combinations
 
 import pytest
 from hypothesis import given
@@ -14,7 +16,7 @@ from rap_contract.problem import InvalidDocument
 from rap_contract.profile import KernelSample, Profile, TileWork
 from rap_planner.cost import Costs, Curve
 from rap_planner.enumerate import Enumerator
-from rap_planner.fit import fit, held_out, least_squares, share_within
+from rap_planner.fit import fit, held_out, least_squares, non_negative, share_within
 from rap_planner.kernel_cost import predicted
 from rap_planner.loads import Estimator
 from rap_planner.search import Planner
@@ -77,6 +79,41 @@ def test_terms_that_make_nothing_slower_get_no_negative_rate() -> None:
     rates = fit(flat).stages["lanes"]
     assert rates.launch_seconds == pytest.approx(5 * US, rel=1e-3)
     assert min(rates.seconds_per_byte, rates.seconds_per_op, rates.imbalance, *rates.ops.values()) >= 0
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_other_choice_of_terms_without_a_negative_rate_fits_better(seed: int) -> None:
+    draw = random.Random(seed)
+    width = draw.randint(1, 5)
+    rows = [[draw.gauss(0.3, 1) for _ in range(width)] for _ in range(draw.randint(width, 12))]
+
+    def squares(rates: Sequence[float]) -> float:
+        return sum((sum(a * b for a, b in zip(row, rates, strict=True)) - 1) ** 2 for row in rows)
+
+    best = float(len(rows))
+    for number in range(1, width + 1):
+        for chosen in combinations(range(width), number):
+            solved = least_squares([[row[c] for c in chosen] for row in rows], [1.0] * len(rows))
+            rates = [dict(zip(chosen, solved, strict=True)).get(c, 0.0) for c in range(width)]
+            best = min(best, squares(rates)) if min(rates) >= 0 else best
+    found = non_negative(rows, [1.0] * len(rows))
+    assert min(found) >= 0
+    assert squares(found) <= best * (1 + 1e-6) + 1e-9
+
+
+def test_functions_that_always_come_together_share_a_rate_so_that_few_samples_do() -> None:
+    draw, few = random.Random(3), []
+    for _ in range(12):
+        tiles, pairs = draw.randint(500, 5000), draw.uniform(50, 1500)
+        ops = {":row": 1.0, ":pair": pairs, "cosine": 2 * pairs, "overlap": 3 * pairs, "jaccard": pairs, "count": pairs}
+        work = TileWork(num_bytes=draw.uniform(100, 200), ops=ops)
+        seconds = 3 * US + tiles * (2e-9 + pairs * 1e-11)
+        few.append(
+            KernelSample(
+                stage="compare", launch=0, num_tiles=tiles, mean_tile=work, critical_tile=work, seconds=seconds
+            )
+        )
+    assert share_within(held_out(few), ratio=0.05) == 1.0
 
 
 def test_too_few_samples_are_refused() -> None:

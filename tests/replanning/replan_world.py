@@ -65,6 +65,7 @@ class Trainer:
     switched: list[str] = field(default_factory=list)
     _seen: str = ""
     _due_s: float = 0.0
+    _is_read: bool = False
 
     def advance(self, now_s: float, seconds: float, text: str, attempt: int) -> None:
         """Trains for a while, with a plan file that holds `text`."""
@@ -77,9 +78,12 @@ class Trainer:
 
     def _take(self, text: str, now_s: float, *, at_once: bool = False) -> None:
         if text != self._seen:
-            self._seen, self._due_s = text, now_s + (0.0 if at_once else DELAY_S)
-        if not text or now_s < self._due_s:
+            self._seen, self._due_s, self._is_read = text, now_s + (0.0 if at_once else DELAY_S), False
+        if at_once:
+            self._is_read = False
+        if not text or self._is_read or now_s < self._due_s:
             return
+        self._is_read = True
         try:
             plan = Plan.from_json(text)
         except InvalidDocument:

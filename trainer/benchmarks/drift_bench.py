@@ -17,16 +17,18 @@ import threading
 import time
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from drift_account import Chunk, steps_made, summary  # type: ignore[import-not-found]  # beside this file
 from drift_operator import POLICY, Operator  # type: ignore[import-not-found]  # beside this file
 from planning_bench import emit, lap, subject_of  # type: ignore[import-not-found]  # beside this file
 from rap_contract.plan import Plan
-from rap_contract.profile import GroupWorkload, Workload
+from rap_contract.profile import GroupWorkload, Profile, Workload
 from rap_contract.windows import PLACES
 from rap_operator.replanning.values import RankPage, Reading
 from rap_planner.cost import Costs
@@ -48,25 +50,11 @@ GROWTH = (1.0, 1.5, 2.0, 2.5, 3.0)
 FLAT_S, RAMP_S, HOLD_S, BESIDE_S = 60.0, 300.0, 240.0, 300.0
 """The drift: lists as planned for, growing threefold, three times as long, and so beside a neighbour."""
 CHUNK_S = 0.2
-UNIFORM = (("inline", None), ("emb_fwd", None), ("output_dist", None), ("emb_bwd", None))
+UNIFORM = (("inline", None), ("emb_fwd", None), ("output_dist", None))
 NEIGHBOUR = 4096
 """Side of the matrices somebody else multiplies: more than an H200's SMs."""
 AHEAD = 4
 """Products that are enqueued at a time."""
-
-
-@dataclass
-class Chunk:
-    """Some steps."""
-
-    length: float
-    beside: bool
-    steps: int
-    seconds: float
-    plan: str
-    """Hash of the one in force."""
-    held_up: bool
-    """Another plan was captured meanwhile."""
 
 
 class Neighbour:
@@ -282,34 +270,6 @@ def table(bench: Bench, run: Run, plans: dict[str, Plan], world: World) -> dict[
     return found
 
 
-def seconds_of(chunk: Chunk, steps_s: dict[tuple[str, float, bool], float], scale: float) -> float:
-    """Of a chunk in the drift's compressed time: what a capture beside it cost counts for itself."""
-    undisturbed = chunk.steps * steps_s[f"plan {chunk.plan}", chunk.length, chunk.beside]
-    if not chunk.held_up or chunk.seconds < undisturbed:
-        return chunk.seconds
-    return undisturbed + (chunk.seconds - undisturbed) / scale
-
-
-def summary(
-    run: Run, steps_s: dict[tuple[str, float, bool], float], first: str, *, beside: bool | None
-) -> dict[str, float]:
-    """Throughputs in steps a second of compressed time, of the whole drift, or with the neighbour or without; stalls count for the whole."""
-    chunks = [chunk for chunk in run.chunks if beside is None or chunk.beside is beside]
-    total = sum(chunk.steps for chunk in chunks)
-    ours = sum(seconds_of(chunk, steps_s, run.scale) for chunk in chunks)
-    ours += sum(run.stalls) / run.scale if beside is None else 0.0
-    names = {name for name, _, _ in steps_s}
-
-    def under(best: bool) -> float:
-        return sum(
-            chunk.steps * min(steps_s[name, chunk.length, chunk.beside] for name in (names if best else {first}))
-            for chunk in chunks
-        )
-
-    rates = {"ours": total / ours, "oracle": total / under(True), "never": total / under(False)}
-    return rates | {"of_oracle": rates["ours"] / rates["oracle"], "of_never": rates["ours"] / rates["never"]}
-
-
 def main() -> None:
     """One drift."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -319,10 +279,31 @@ def main() -> None:
     parser.add_argument("--first-length", type=float, default=20.0, help="of the lists, before they grow threefold")
     parser.add_argument("--scale", type=float, default=30.0)
     parser.add_argument("--profile-seconds", type=float, default=8.0)
+    parser.add_argument("--profile", type=Path, default=None, help="of this job, made before; default: it is made now")
     parser.add_argument("--no-remeasure", action="store_true")
     world = join_world(use_gpu=True)
     drift(parser.parse_args(), world)
     leave_world()
+
+
+def first_profile(
+    options: argparse.Namespace, document: dict[str, Any], subject: Subject, runtime: CapturedRuntime, world: World
+) -> Profile:
+    """What is known before the lists grow. Collective."""
+    if options.profile is not None:
+        return Profile.from_json(options.profile.read_text())
+    return captured_profile(
+        document,
+        subject.graph,
+        runtime.assembled,
+        world,
+        rows=options.batch,
+        mean_length=options.first_length,
+        date=time.strftime("%Y-%m-%d"),
+        model_hash=model_hash(subject.job),
+        seconds=options.profile_seconds,
+        grids=(None,),
+    )
 
 
 def drift(options: argparse.Namespace, world: World) -> None:
@@ -339,18 +320,7 @@ def drift(options: argparse.Namespace, world: World) -> None:
     bench.at(lengths[-1])
     bench.at(lengths[0])
     lap("trained", world)
-    profile = captured_profile(
-        document,
-        subject.graph,
-        runtime.assembled,
-        world,
-        rows=options.batch,
-        mean_length=lengths[0],
-        date=time.strftime("%Y-%m-%d"),
-        model_hash=model_hash(subject.job),
-        seconds=options.profile_seconds,
-        grids=(None,),
-    )
+    profile = first_profile(options, document, subject, runtime, world)
     lap("profiled", world)
     owned = runtime.assembly.ownership.owned
     tables = {feature.name: feature.table.name for feature in subject.graph.sparse if feature.table is not None}
@@ -374,11 +344,15 @@ def drift(options: argparse.Namespace, world: World) -> None:
     plans = {name: Plan.from_json(text) for name, text in met[0].items()}
     if operator is not None:
         emit(case="decisions", said=operator.said)
+        for made in steps_made(run.chunks):
+            emit(case="ran", **made)
         operator.close()
     steps_s = table(bench, run, plans, world)
     if world.rank == 0:
         for beside in (False, True, None):
-            rates = summary(run, steps_s, f"plan {plan.hash}", beside=beside)
+            chunks = [chunk for chunk in run.chunks if beside is None or chunk.beside is beside]
+            stood_s = sum(run.stalls) if beside is None else 0.0
+            rates = summary(chunks, steps_s, f"plan {plan.hash}", scale=run.scale, stood_s=stood_s)
             emit(case="drift", plan=options.plan, gpus=world.size, beside=beside, stalls_s=run.stalls, **rates)
     bench.neighbour.close()
     runtime.close()

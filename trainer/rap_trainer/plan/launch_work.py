@@ -2,7 +2,7 @@
 
 Sizes are means: list lengths come from the graph's nodes (`rap_planner.work.mean_lengths`). Besides the element functions of
 the chains, `ops` counts what the kernels do around them, under names with a colon: `:lane` (a row of a lane), `:first` (a lane
-finds the first element of a list), `:element` and `:find` (an element of a stage; the search for its row),
+finds the first element of a list), `:element`, `:find` and `:row` (an element of a stage; the search for its row; a row that ends among them),
 `:select` and `:draw` (an element of a selection; its hash), `:pair` (of a comparison), `:chunk` (rows a scan takes at a time),
 `:list` (of bases, which one program adds up).
 """
@@ -160,7 +160,7 @@ def _stage(stage: Stage, sizes: Sizes, tile: int, *, general: bool) -> EntryWork
     weights = NUMBER_BYTES if stage.weighted else 0
     written = ID_BYTES if stage.destination.slot is None else stage.destination.dtype.num_bytes
     num_bytes = kept * (operand.dtype.num_bytes + sizes.flags(operand.slot) + weights) + made * (written + weights)
-    ops = Counter({":element": int(rows * made)})
+    ops = Counter({":element": int(rows * made), ":row": rows})
     if general or not stage.keeps_positions:
         ops[":find"] = int(rows * made)
     if stage.structure.kind not in ("same", "fill_rows", "null_rows"):

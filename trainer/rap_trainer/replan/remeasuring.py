@@ -75,7 +75,7 @@ class Remeasuring:
             log.warning("the windows are not measured again: %s", lack)
             return
         if self._world.rank == 0:
-            # Steps without rows were seen to be shorter than real ones (H200, plan 2): the real ones say how long they are.
+            # What the slots hold now may take longer or shorter than steps did lately: those say how long one is.
             real_s = self._profile.corrected()[0].step_seconds
             self._profile.replace(corrected(profile, training=real_s / profile.step_seconds))
             log.info("the windows of the step were measured again in %.1f s", time.monotonic() - began_s)
