@@ -29,6 +29,11 @@ def generation_seen(on_server: OnServer) -> int:
     return int(on_server.status().get("observedGeneration", 0))
 
 
+def accepted(on_server: OnServer) -> str:
+    conditions = on_server.status().get("conditions", ())
+    return next((str(c["message"]) for c in conditions if c["type"] == "Accepted"), "")
+
+
 def test_watches_that_hang_half_open_are_given_up_and_taken_up_again(on_server: OnServer) -> None:
     controller = on_server.operate(timing=IMPATIENT)
     on_server.create(script_job(WAIT, suspend=True))
@@ -88,16 +93,25 @@ def test_a_job_of_a_megabyte_is_refused_with_a_reason_and_harms_nobody(on_server
     job = script_job(WAIT)
     job["spec"]["columns"] |= {f"column_{i:05}" + "x" * 120: "int32" for i in range(7500)}
     on_server.create(job)
-
-    def said() -> str:
-        conditions = on_server.status().get("conditions", ())
-        return next((str(c["message"]) for c in conditions if c["type"] == "Accepted"), "")
-
-    wait_until(lambda: "bytes as JSON" in said(), limit_s=30, what="the reason")
+    wait_until(lambda: "bytes as JSON" in accepted(on_server), limit_s=30, what="the reason")
     other = script_job(WAIT, suspend=True)
     other["metadata"]["name"] = "other"
     on_server.create(other)
     on_server.wait_phase("Suspended", name="other")
+
+
+def test_a_job_of_thousands_of_levels_is_refused_with_a_reason_and_hides_no_other(on_server: OnServer) -> None:
+    job = script_job(WAIT)
+    innermost: Object = job["spec"]["trainer"]["podTemplate"]
+    for _ in range(800):
+        innermost["x"] = innermost = {}
+    on_server.create(job)
+    other = script_job(WAIT, suspend=True)
+    other["metadata"]["name"] = "other"
+    on_server.create(other)
+    on_server.operate()
+    on_server.wait_phase("Suspended", name="other")
+    wait_until(lambda: "nested deeper than 150 levels" in accepted(on_server), limit_s=30, what="the reason")
 
 
 def test_a_name_of_253_characters_runs(on_server: OnServer, node_agent: NodeAgent) -> None:
