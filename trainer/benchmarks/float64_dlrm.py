@@ -1,6 +1,6 @@
 """The built-in DLRM and its optimizers in float64, by autograd: what a runtime would learn if it did not round.
 
-For `quality_bench.py`: one rank, at most one id a row and feature, SGD or Adagrad on the dense part, rowwise Adagrad on the tables.
+For `quality_bench.py`: one rank, at most one id a row and feature, SGD, Adagrad or Adam without decay on the dense part, rowwise Adagrad on the tables.
 
 B rows, F sparse features, D dim.
 """
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from rap_contract.training import Adagrad, Optimizer
+from rap_contract.training import Adagrad, Adam, Optimizer, Sgd
 from rap_trainer.batch import ModelBatch
 from rap_trainer.model.shard import ShardedModel, table_name, table_weights
 from torch.nn import functional
@@ -30,10 +30,13 @@ class Float64Dlrm:
         self._names = list(dlrm.sparse_arch.sparse_feature_names)
         self._tables = {table_name(n): w.local_shards()[0].tensor.double() for n, w in table_weights(model.module)}
         self._squares = [torch.zeros_like(tensor) for tensor in self._dense]
+        self._means = [torch.zeros_like(tensor) for tensor in self._dense]
+        self._steps = 0
         self._row_squares = {name: table.new_zeros(table.shape[0]) for name, table in self._tables.items()}
         _, self._of_dense = optimizer.dense.chosen
         _, self._of_tables = optimizer.embedding.chosen
         assert isinstance(self._of_tables, Adagrad), "only rowwise Adagrad"
+        assert isinstance(self._of_dense, Sgd | Adagrad | Adam), "only SGD, Adagrad and Adam"
 
     def logits(self, batch: ModelBatch) -> torch.Tensor:
         """logits_B."""
@@ -47,13 +50,26 @@ class Float64Dlrm:
         logits_B = self._forward(batch.dense_BD.double(), pooled_BFD)
         loss = functional.binary_cross_entropy_with_logits(logits_B, batch.labels_B.double())
         *grads, grad_BFD = torch.autograd.grad(loss, [*self._dense, pooled_BFD])
-        rule: Any = self._of_dense
+        self._steps += 1
         with torch.no_grad():
-            for tensor, square, grad in zip(self._dense, self._squares, grads, strict=True):
-                scale = square.addcmul_(grad, grad).sqrt() + rule.eps if isinstance(rule, Adagrad) else 1.0
-                tensor.sub_(rule.lr * grad / scale)
+            for tensor, mean, square, grad in zip(self._dense, self._means, self._squares, grads, strict=True):
+                tensor.sub_(self._change(grad, mean, square))
             for k, (name, ids_B) in enumerate(zip(self._names, ids, strict=True)):
                 self._update_rows(name, ids_B, grad_BFD[:, k])
+
+    def _change(self, grad: torch.Tensor, mean: torch.Tensor, square: torch.Tensor) -> torch.Tensor:
+        """What a step takes off a dense tensor; advances its state."""
+        rule = self._of_dense
+        if isinstance(rule, Adagrad):
+            return rule.lr * grad / (square.addcmul_(grad, grad).sqrt() + rule.eps)
+        if isinstance(rule, Sgd):
+            return rule.lr * grad
+        assert isinstance(rule, Adam)
+        beta1, beta2 = rule.beta1, rule.beta2
+        mean.lerp_(grad, 1 - beta1)
+        square.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
+        scale = (square / (1 - beta2**self._steps)).sqrt() + rule.eps
+        return rule.lr / (1 - beta1**self._steps) * mean / scale
 
     def _update_rows(self, name: str, ids_B: torch.Tensor, grad_BD: torch.Tensor) -> None:
         here, rule, squares = ids_B >= 0, self._of_tables, self._row_squares[name]

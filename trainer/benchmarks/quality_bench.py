@@ -44,6 +44,7 @@ TOLERANCE = 1e-4
 
 RATES: dict[str, dict[str, Any]] = {
     "adagrad": {"dense": {"adagrad": {"lr": 0.002}}, "embedding": {"rowwiseAdagrad": {"lr": 0.01}}},
+    "adam": {"dense": {"adam": {"lr": 0.0002}}, "embedding": {"rowwiseAdagrad": {"lr": 0.01}}},
     "sgd": {"dense": {"sgd": {"lr": 0.05}}, "embedding": {"rowwiseAdagrad": {"lr": 0.01}}},
 }
 """By the dense part's optimizer; small enough that rounding does not grow: with 0.02 and 0.05 over two epochs eager fp32 and eager tf32 end 0.07 apart
