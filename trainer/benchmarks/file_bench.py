@@ -2,7 +2,10 @@
 
 `python trainer/benchmarks/file_bench.py [--rows N] [--repeats R]`. All sides run in one process, in
 turn, over the same files from the page cache; shares are those of the medians. On a machine that is
-busy with other work the CPU share is the steadier one.
+busy with other work the CPU share is the steadier one. Bare reading is Arrow's `iter_batches` with its two
+usual threads, in record batches as large as the source's own pieces, which is the size that Arrow reads fastest here
+(its default of 65,536 rows and 262,144 are sides, too). A stream has no end, so each file is there LINKS times under
+as many names: beginning and end of a run, a tenth of a second, count for little.
 """
 
 from __future__ import annotations
@@ -22,8 +25,10 @@ from rap_trainer.produce.directory import Directory, write_directory
 from rap_trainer.produce.options import Produce
 from rap_trainer.step.loop import IDLE_S
 from rap_trainer.stream.files import FileSource
-from rap_trainer.stream.parquet_file import MAX_PIECE_ROWS
+from rap_trainer.stream.parquet_file import MAX_PIECE_ROWS, ParquetEvents
 
+LINKS = 3
+DEFAULT_ROWS = 65_536  # pyarrow's own batch size
 COLUMNS = ["label", *(f"int_{i}" for i in range(13)), *(f"cat_{i}" for i in range(26))]
 
 
@@ -38,6 +43,9 @@ def main() -> None:
             path = Path(folder) / name
             directory = Directory(path=path, rows_per_file=options.rows // 4)
             write_directory(produce, directory)
+            for file in sorted(path.glob("*.parquet")):
+                for link in range(1, LINKS):
+                    file.with_stem(f"{file.stem}-{link}").hardlink_to(file)
             _compare(name, path, integer, options.repeats)
 
 
@@ -64,11 +72,14 @@ def _job(path: Path, integer: str, batch_rows: int = 4096) -> RAPJobSpec:
 
 
 def _compare(name: str, path: Path, integer: str, repeats: int) -> None:
+    small, large, piece_rows = _job(path, integer), _job(path, integer, 16_384), _piece_rows(path)
+    bare = f"pyarrow iter_batches of {piece_rows}"
     sides: dict[str, Callable[[], int]] = {
-        "pyarrow iter_batches": lambda: _iter_batches(path),
-        "pyarrow read_table": lambda: _read_table(path),
-        "rap FileSource, batch 4096": lambda: _source(_job(path, integer)),
-        "rap FileSource, batch 16384": lambda: _source(_job(path, integer, 16_384)),
+        bare: lambda: _iter_batches(path, piece_rows),
+        f"pyarrow iter_batches of {DEFAULT_ROWS}": lambda: _iter_batches(path, DEFAULT_ROWS),
+        f"pyarrow iter_batches of {MAX_PIECE_ROWS}": lambda: _iter_batches(path, MAX_PIECE_ROWS),
+        "rap FileSource, batch 4096": lambda: _source(small),
+        "rap FileSource, batch 16384": lambda: _source(large),
     }
     seconds: dict[str, list[float]] = {side: [] for side in sides}
     cpu_seconds: dict[str, list[float]] = {side: [] for side in sides}
@@ -82,7 +93,7 @@ def _compare(name: str, path: Path, integer: str, repeats: int) -> None:
                 cpu_seconds[side].append(time.process_time() - cpu_begin_s)
     medians = {side: statistics.median(values) for side, values in seconds.items()}
     cpu_medians = {side: statistics.median(values) for side, values in cpu_seconds.items()}
-    bare_s, bare_cpu_s = medians["pyarrow iter_batches"], cpu_medians["pyarrow iter_batches"]
+    bare_s, bare_cpu_s = medians[bare], cpu_medians[bare]
     for side, median_s in medians.items():
         line = {
             "benchmark": "file_source",
@@ -90,25 +101,30 @@ def _compare(name: str, path: Path, integer: str, repeats: int) -> None:
             "side": side,
             "rows": rows,
             "rows_per_s": round(rows / median_s),
-            "share_of_iter_batches": round(bare_s / median_s, 3),
-            "cpu_share_of_iter_batches": round(bare_cpu_s / cpu_medians[side], 3),
+            "share_of_bare": round(bare_s / median_s, 3),
+            "cpu_share_of_bare": round(bare_cpu_s / cpu_medians[side], 3),
             "spread_s": [round(min(seconds[side]), 3), round(max(seconds[side]), 3)],
             "threads": pa.cpu_count(),
         }
         print(json.dumps(line), flush=True)
 
 
-def _iter_batches(path: Path) -> int:
+def _piece_rows(path: Path) -> int:
+    """Of the source's pieces."""
+    file = ParquetEvents(next(iter(sorted(path.glob("*.parquet")))))
+    try:
+        return next(file.pieces(COLUMNS, 0)).num_rows
+    finally:
+        file.close()
+
+
+def _iter_batches(path: Path, rows_at_once: int) -> int:
     rows = 0
     for file in sorted(path.glob("*.parquet")):
         with pq.ParquetFile(file) as parquet:
-            for batch in parquet.iter_batches(MAX_PIECE_ROWS, columns=COLUMNS):
+            for batch in parquet.iter_batches(rows_at_once, columns=COLUMNS):
                 rows += batch.num_rows
     return rows
-
-
-def _read_table(path: Path) -> int:
-    return sum(pq.read_table(file, columns=COLUMNS).num_rows for file in sorted(path.glob("*.parquet")))
 
 
 def _source(job: RAPJobSpec) -> int:

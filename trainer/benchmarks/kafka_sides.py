@@ -203,6 +203,7 @@ def confluent(options: argparse.Namespace) -> dict[str, float]:
 
 def source(options: argparse.Namespace) -> dict[str, float]:
     """This project's source, into training batches."""
+    from rap_trainer.step.loop import IDLE_S
     from rap_trainer.stream.kafka.source import KafkaSource  # the other sides do without torch
 
     made = KafkaSource(job(options.bootstrap, options.topic, options.format))
@@ -214,7 +215,7 @@ def source(options: argparse.Namespace) -> dict[str, float]:
         while count < options.rows:
             offer = made.offer()
             if offer.rows == 0 or (offer.rows < BATCH_ROWS and count + offer.rows < options.rows):
-                time.sleep(0.0005)
+                time.sleep(IDLE_S)
                 continue
             count += made.take([offer.rows]).num_rows
         seconds, cpu_s = time.perf_counter() - began_s, time.process_time() - began_cpu_s

@@ -34,7 +34,8 @@ class Column:
     def of(cls, values_N: torch.Tensor, nulls_N: torch.Tensor | None, lengths_B: torch.Tensor | None) -> Column:
         """The same as the constructor in 0.3 us instead of 0.8, for whoever makes 40 of them a step."""
         column = object.__new__(cls)
-        column.__dict__.update(values_N=values_N, nulls_N=nulls_N, lengths_B=lengths_B)
+        fields = column.__dict__
+        fields["values_N"], fields["nulls_N"], fields["lengths_B"] = values_N, nulls_N, lengths_B
         return column
 
     def map(self, move: object) -> Column:

@@ -115,9 +115,10 @@ def convert(
     columns: dict[str, ColumnRows] = {}
     for name, array in arrays.items():
         if name in values:
-            if name in nulls:
-                nulls[name][:] = null_mask(array)
-            _fill(values[name], array, nulls.get(name))
+            valid = _valid(array)
+            if valid is not None:
+                np.logical_not(valid, out=nulls[name])
+            _fill(values[name], array, valid)
             columns[name] = ColumnRows(values=values[name], nulls=nulls.get(name), is_list=declared[name].is_list)
         else:
             columns[name] = _list_column(array, declared[name])
@@ -153,28 +154,33 @@ def raw_values(array: pa.Array) -> npt.NDArray[Any]:
 
 def null_mask(array: pa.Array) -> Bools | None:
     """True where null; None without nulls."""
+    valid = _valid(array)
+    return None if valid is None else np.logical_not(valid, out=valid)
+
+
+def _valid(array: pa.Array) -> Bools | None:
+    """False where null; None without nulls."""
     if array.null_count == 0:
         return None
     if pa.types.is_null(array.type):
-        return np.ones(len(array), np.bool_)
-    validity = np.frombuffer(array.buffers()[0], np.uint8)
+        return np.zeros(len(array), np.bool_)
     first_byte, shift = divmod(array.offset, 8)
-    valid_bytes = validity[first_byte : first_byte + (shift + len(array) + 7) // 8]
-    bits = np.unpackbits(~valid_bytes, bitorder="little", count=shift + len(array))[shift:]
+    validity = np.frombuffer(array.buffers()[0], np.uint8, offset=first_byte)
+    bits = np.unpackbits(validity, bitorder="little", count=shift + len(array))[shift:]
     return bits.view(np.bool_)
 
 
 def _values(array: pa.Array, dtype: Dtype) -> tuple[npt.NDArray[Any], Bools | None]:
     target = _NUMPY[dtype]
-    nulls = null_mask(array)
-    if nulls is None and _ARROW_NAMES.get(str(array.type), str(array.type)) == dtype:
+    valid = _valid(array)
+    if valid is None and _ARROW_NAMES.get(str(array.type), str(array.type)) == dtype:
         return _shared(array), None
     values = empty(len(array), target)
-    _fill(values, array, nulls)
-    return values, nulls
+    _fill(values, array, valid)
+    return values, None if valid is None else np.logical_not(valid, out=valid)
 
 
-def _fill(values: npt.NDArray[Any], array: pa.Array, nulls: Bools | None) -> None:
+def _fill(values: npt.NDArray[Any], array: pa.Array, valid: Bools | None) -> None:
     """Writes the array's numbers as the type of `values`, with zeros under nulls.
 
     What Arrow leaves under a null may differ from read to read.
@@ -183,9 +189,12 @@ def _fill(values: npt.NDArray[Any], array: pa.Array, nulls: Bools | None) -> Non
         values[:] = 0
         return
     raw = raw_values(array)
-    if nulls is not None:
+    if valid is not None:  # bits times 0 or 1: numpy's own masked copy takes 15 times as long (here, 2026-11)
+        bits = f"int{8 * raw.itemsize}"
         same_size = raw.itemsize == values.itemsize
-        raw = _zeroed(raw, nulls, out=values.view(raw.dtype) if same_size else empty(len(raw), raw.dtype))
+        kept = values.view(bits) if same_size else empty(len(raw), bits)
+        np.multiply(raw.view(bits), valid, out=kept)
+        raw = kept.view(raw.dtype)
         if raw.dtype == values.dtype:
             return
     with np.errstate(over="ignore"):  # infinities stay; finite numbers too large are bad rows before this
@@ -197,15 +206,6 @@ def _shared(array: pa.Array) -> npt.NDArray[Any]:
     owner = pa.Array.from_buffers(array.type, len(array), [None, array.buffers()[1]], 0, array.offset)
     shared: npt.NDArray[Any] = torch.from_dlpack(owner).numpy()  # type: ignore[attr-defined]  # untyped in torch
     return shared
-
-
-def _zeroed(values: npt.NDArray[Any], where: Bools, *, out: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """`out`, with zeros, by a bit mask: 0.4 ns a value, where numpy's own masked copy takes 6 (here, 2026-11)."""
-    integer = f"int{8 * values.itemsize}"
-    bits = out.view(integer)
-    np.copyto(bits, where.view(np.int8) - np.int8(1))  # all ones where kept, and so after widening
-    np.bitwise_and(values.view(integer), bits, out=bits)
-    return out
 
 
 def _with_null_lists(column: ColumnRows, null_rows: Bools) -> ColumnRows:

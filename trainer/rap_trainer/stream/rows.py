@@ -95,15 +95,15 @@ def batch_of(spans: Sequence[Span], global_rows: int) -> RawBatch:
     num_rows = sum([span.stop - span.start for span in spans])
     blocks = _cut_blocks(spans, num_rows)
     values, nulls = tensors_of(blocks, "values"), tensors_of(blocks, "nulls")
-    null_flags = nulls.get
     ones_B = torch.ones(num_rows, dtype=torch.int32)
+    value_of, null_of, make = values.get, nulls.get, Column.of
     columns = {}
     for name, column in spans[0].rows.columns.items():
-        if name in values:
-            lengths_B = ones_B if column.is_list else None
-            columns[name] = Column.of(values[name], null_flags(name), lengths_B)
-        else:
+        tensor = value_of(name)
+        if tensor is None:
             columns[name] = _joined([rows.columns[name].cut(start, stop) for rows, start, stop in spans])
+        else:
+            columns[name] = make(tensor, null_of(name), ones_B if column.is_list else None)
     return RawBatch(
         columns=columns,
         row_ids_B=_tensor([rows.row_ids_R[start:stop] for rows, start, stop in spans]),
