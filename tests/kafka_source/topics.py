@@ -15,8 +15,8 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from rap_contract.job import RAPJobSpec
 from rap_trainer.batch import Position, Positions, RawBatch
 from rap_trainer.step.ledger import Ledger, replay
-from rap_trainer.stream.kafka.sharing import Sharing
 from rap_trainer.stream.kafka.source import KafkaSource, KafkaSourceOptions
+from rap_trainer.stream.node_sharing import Sharing
 from rap_trainer.stream.source import Offer
 from servers.kafka_cluster import KafkaCluster
 from servers.waiting import wait_until

@@ -43,7 +43,7 @@ class Sharing:
 
     @property
     def leads(self) -> bool:
-        """Whether this rank reads for the others."""
+        """Whether this rank reads for the others, and accounts for what all of them read."""
         return self.local_rank == 0
 
 
@@ -52,7 +52,7 @@ def sharing_on_node(world: World) -> Sharing | None:
     if world.size == 1:
         return None
     addresses: list[Any] = [None] * world.size
-    dist.all_gather_object(addresses, f"rap-files-{secrets.token_hex(16)}", group=world.control_group)
+    dist.all_gather_object(addresses, f"rap-node-{secrets.token_hex(16)}", group=world.control_group)
     if world.local_size == 1:
         return None
     address = addresses[world.rank - world.local_rank]

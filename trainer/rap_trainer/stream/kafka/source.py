@@ -36,7 +36,8 @@ from rap_trainer.stream.kafka.lag import LagMeter, PartitionLag, Watermarks, par
 from rap_trainer.stream.kafka.pinning import pin
 from rap_trainer.stream.kafka.reader_process import OpenReader, ReaderProcess
 from rap_trainer.stream.kafka.settings import settings_of
-from rap_trainer.stream.kafka.sharing import FollowingReader, LeadingReader, Sharing
+from rap_trainer.stream.kafka.sharing import FollowingReader, LeadingReader
+from rap_trainer.stream.node_sharing import Sharing
 from rap_trainer.stream.open_file import text_types, wanted_columns
 from rap_trainer.stream.rows import Span, batch_of
 from rap_trainer.stream.source import Lag, Offer
@@ -318,9 +319,9 @@ def _opener(sharing: Sharing | None, options: KafkaSourceOptions) -> Callable[[R
         if sharing is None:
             reader = ReaderProcess(wanted, ring_bytes=options.ring_bytes)
         elif sharing.leads:
-            reader = LeadingReader(wanted, sharing, ring_bytes=options.ring_bytes, wait_s=options.wait_s)
+            reader = LeadingReader(wanted, sharing, ring_bytes=options.ring_bytes)
         else:
-            reader = FollowingReader(sharing, wait_s=options.wait_s)
+            reader = FollowingReader(sharing)
         pin(reader.ring, options.device)
         return reader
 
