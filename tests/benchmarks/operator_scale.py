@@ -20,7 +20,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -29,12 +30,14 @@ import psutil
 from benchmarks.fake_kubelet import FakeKubelet
 from operator_world.on_server import install_crd, port_of, read_page
 from operator_world.world import rapjob
+from rap_operator.naming import LABEL_ATTEMPT, LABEL_JOB_UID, SELECTOR
+from rap_operator.resources import BUDGETS, CONFIG_MAPS, JOBS, PODS, RAPJOBS, SERVICES
 from servers import kubernetes_cluster
 from servers.kube_api import KubeApi, KubeError, Object
 from servers.processes import free_port
 from servers.waiting import wait_until
 
-JOBS = "/apis/rap.dev/v1alpha1/namespaces/{}/rapjobs"
+CHILDREN = (JOBS, PODS, SERVICES, CONFIG_MAPS, BUDGETS)
 ROOT = Path(__file__).resolve().parents[2]
 # Every job's spec is found stable 60 s after it runs and was seen to make a step: that is written once.
 SETTLED_S = 90.0
@@ -74,7 +77,7 @@ class Bench:
         install_crd(self.cluster)
         self.api: KubeApi = self.cluster.api
         self.namespace = self.cluster.create_namespace("scale")
-        self.path = JOBS.format(self.namespace)
+        self.path = RAPJOBS.path(self.namespace)
         self.kubelet = FakeKubelet(self.api, num_nodes=max(jobs * pods // 400, 4))
         self.kubelet.start()
         self.pool = ThreadPoolExecutor(8)
@@ -135,18 +138,18 @@ class Bench:
         self.kubelet.stop()
         self.cluster.stop()
 
-    def statuses(self) -> list[Object]:
-        items: list[Object] = []
-        query = {"limit": "500"}
+    def items(self, path: str, **query: str) -> Iterator[Object]:
+        """A whole list, in pages."""
+        query["limit"] = "500"
         while True:
-            page = self.api.get(self.path, **query)
-            items += page["items"]
+            page = self.api.get(path, **query)
+            yield from page["items"]
             if not page["metadata"].get("continue"):
-                return items
+                return
             query["continue"] = page["metadata"]["continue"]
 
     def count(self, condition: Callable[[Object], bool]) -> int:
-        return sum(condition(item.get("status") or {}) for item in self.statuses())
+        return sum(condition(item.get("status") or {}) for item in self.items(self.path))
 
     def until(self, wanted: int, condition: Callable[[Object], bool], limit_s: float) -> float:
         """Seconds until so many jobs fulfil a condition."""
@@ -189,6 +192,26 @@ class Bench:
             "operator_rss_mib": round(self.operator.memory_info().rss / 2**20, 1),
         }
         print(json.dumps(line), flush=True)
+
+    def ledger(self, what: str) -> None:
+        """What is there of all children: jobs with two Jobs, pods of two attempts, or children of nobody would be faults."""
+        uids = {item["metadata"]["uid"] for item in self.items(self.path)}
+        found: dict[str, float] = {}
+        attempts: dict[str, set[str]] = {}
+        num_jobs: Counter[str] = Counter()
+        for resource in CHILDREN:
+            items = self.items(resource.path(self.namespace), labelSelector=SELECTOR)
+            ours = [item["metadata"]["labels"] for item in items]
+            found[resource.plural] = len(ours)
+            found["of_nobody"] = found.get("of_nobody", 0) + sum(label[LABEL_JOB_UID] not in uids for label in ours)
+            if resource is JOBS:
+                num_jobs.update(label[LABEL_JOB_UID] for label in ours)
+            if resource is PODS:
+                for label in ours:
+                    attempts.setdefault(label[LABEL_JOB_UID], set()).add(label[LABEL_ATTEMPT])
+        found["jobs_with_two"] = sum(number > 1 for number in num_jobs.values())
+        found["pods_of_two_attempts"] = sum(len(numbers) > 1 for numbers in attempts.values())
+        self.say(f"ledger: {what}", **{f"there_{name}": number for name, number in found.items()})
 
     # --- the load
 
@@ -277,10 +300,10 @@ class Bench:
                     raise
 
         list(self.pool.map(remove, range(self.num_jobs)))
-        pods = f"/api/v1/namespaces/{self.namespace}/pods"
-        while self.api.get(pods, limit="1")["items"]:
-            time.sleep(1.0)
-        self.say("all deleted, no pod left", seconds=time.monotonic() - begun_s, **self.cpu_s().since(before_s))
+        for kind in CHILDREN:
+            while self.api.get(kind.path(self.namespace), limit="1", labelSelector=SELECTOR)["items"]:
+                time.sleep(1.0)
+        self.say("all deleted, nothing left", seconds=time.monotonic() - begun_s, **self.cpu_s().since(before_s))
 
 
 def main() -> None:
@@ -296,13 +319,16 @@ def main() -> None:
         bench = Bench(Path(folder), jobs=given.jobs, pods=given.pods, is_kopf=given.kopf, metrics_port=port)
         try:
             bench.create()
+            bench.ledger("all running")
             bench.idle(given.idle_seconds)
             if not given.kopf:  # which has neither
                 bench.restart()
+                bench.ledger("a tenth restarted")
                 bench.replace_operator("killed, started in the same pod", signal.SIGKILL, pod=bench.pod)
                 bench.replace_operator("stopped, started in another pod", signal.SIGTERM, pod="operator-1")
                 bench.replace_operator("killed, started in another pod", signal.SIGKILL, pod="operator-2")
             bench.delete()
+            bench.ledger("all deleted")
             print(json.dumps({"what": "peak memory", "mib": round(bench.peak_rss_bytes / 2**20, 1)}), flush=True)
         finally:
             bench.stop()
