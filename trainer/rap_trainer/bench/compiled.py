@@ -117,10 +117,25 @@ def traced_graph(function: Callable[..., Any], tensors: Sequence[torch.Tensor]) 
             node.args, node.kwargs = node.args[:1], {"dtype": node.args[1]}
         elif node.target is torch.ops.aten.add.Tensor and "alpha" in node.kwargs:
             with traced.graph.inserting_before(node):  # inductor multiplies integers by it as floats
-                times = traced.graph.call_function(torch.ops.aten.mul.Scalar, (node.args[1], node.kwargs["alpha"]))
-            node.args, node.kwargs = (node.args[0], times), {}
+                times = traced.graph.call_function(torch.ops.aten.mul.Tensor, (node.args[1], node.kwargs["alpha"]))
+            number = _number(traced, node.args[0])
+            node.args, node.kwargs = (node.args[0], times) if number is None else (times, number), {}
     traced.recompile()
     return traced
+
+
+def _number(traced: torch.fx.GraphModule, node: torch.fx.Node) -> int | float | None:
+    """The value of a constant that is one number, which inductor takes for a float whatever it is; None: anything else."""
+    while node.target in (
+        torch.ops.aten.lift_fresh_copy.default,
+        torch.ops.aten.lift_fresh.default,
+        torch.ops.aten.clone.default,
+    ):
+        (node,) = node.all_input_nodes
+    if node.op != "get_attr":
+        return None
+    held = getattr(traced, str(node.target))
+    return held.item() if isinstance(held, torch.Tensor) and held.ndim == 0 else None
 
 
 def features_function(graph: FeatureGraph, example: RawBatch) -> Callable[..., Tensors]:

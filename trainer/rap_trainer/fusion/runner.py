@@ -25,6 +25,9 @@ from rap_trainer.fusion.words import STRUCTURES
 LANE_ROWS_PER_WARP = 128  # four a thread
 VALUE_PROGRAMS_PER_SM = 32  # passes over elements take 10 % less time than with 16 (plan 4, one H200, 2026-11-30)
 COMPARE_REGISTERS = 72  # of 120 wanted: more programs at a time; 315 us where 80 take 324, 88 349 and 64 323 (plan 4, one H200, 2026-11-30)
+LIST_REGISTERS = (
+    56  # of selections (70 wanted) and of passes over elements: more programs at a time, 12 and 5 % faster (the same)
+)
 BOUNDED_WARPS = 4  # as values take: as many threads a program
 INTERPRETED_PROGRAMS = 3  # on a CPU programs run one after the other: few, but more than one
 
@@ -152,6 +155,7 @@ class Runner:
             TILE=self.tiles.select[1] * warps,
             BALLOTS=warps == 1 and self.tiles.select[1] == ONE_WARP_TILE and self.num_multiprocessors is not None,
             num_warps=warps,
+            maxnreg=LIST_REGISTERS,
         )
 
     def _bases(self, grid: tuple[int], launch: Launch, binding: Binding, outputs: Outputs) -> None:
@@ -207,6 +211,7 @@ class Runner:
             FLOAT=tl.float64 if launch.float64 else tl.float32,
             TILE=self.tiles.value,
             num_warps=self.tiles.value_warps,
+            maxnreg=LIST_REGISTERS,
         )
 
     def _picked(self, grid: tuple[int], launch: Launch, binding: Binding, outputs: Outputs) -> None:
