@@ -7,7 +7,8 @@ from collections.abc import Mapping
 
 from rap_contract.status import ReplanRecord, time_s, time_text
 
-NOTED_EVERY_S = 1800.0  # a repetition is written down so often: each note is a write to the API server
+# A repetition is written down so often: each note is a write to the API server, 17 a minute of 1,000 jobs.
+NOTED_EVERY_S = 3600.0
 
 
 def record(
