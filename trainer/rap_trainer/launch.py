@@ -22,6 +22,7 @@ from rap_contract.job import RAPJobSpec
 from rap_contract.pod import ExitCode
 
 from rap_trainer.checkpoint.fence import Claim, newest_claim
+from rap_trainer.cores import usable_cores
 from rap_trainer.display.terminal import Form
 from rap_trainer.jobfile import load_job
 from rap_trainer.node import Node
@@ -49,7 +50,10 @@ def launch(job_path: Path, *, num_ranks: int | None = None, display: Form = "aut
         end_process(run_rank(job_path, display))
     spec = load_job(job_path).spec
     size = num_ranks or spec.trainer.ranks_per_node
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // size)))
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, usable_cores() // size)))
+    # Threads that wait at a core's cost starve readers: beside a producer, 80 % of capacity ended 8 s late and grew
+    # (2 cores, 2026-11-30); sleeping ones kept it within 0.5 s.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     start = exec_rank if spec.trainer.gpus_per_node else _forking()
     return _Group(job_path, spec, size=size, form=display, start=start).run()
 

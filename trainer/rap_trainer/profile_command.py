@@ -17,6 +17,7 @@ from rap_contract.windows import PLACES
 from rap_planner.cost import Costs
 from rap_planner.fit import CRITERION, held_out, share_within
 
+from rap_trainer.cores import usable_cores
 from rap_trainer.jobfile import load_job
 
 MS, US = 1e3, 1e6  # in a second
@@ -43,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
     command += ["--date", time.strftime("%Y-%m-%d"), "--mean-length", str(arguments.mean_length)]
     command += ["--seconds", str(arguments.seconds)]
     began = time.monotonic()
-    threads = str(max(1, (os.cpu_count() or 1) // ranks))
+    threads = str(max(1, usable_cores() // ranks))
     paths = os.pathsep.join(path for path in sys.path if path)
     environment = {"OMP_NUM_THREADS": threads, "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"} | dict(os.environ)
     environment["PYTHONPATH"] = paths

@@ -21,6 +21,7 @@ from torchrec import KeyedJaggedTensor
 from rap_trainer.batch import ModelBatch, RawBatch
 from rap_trainer.bench.stock import StockStep
 from rap_trainer.bench.subject import Subject
+from rap_trainer.cores import usable_cores
 from rap_trainer.model.shard import ShardedModel
 from rap_trainer.world import World
 
@@ -36,7 +37,7 @@ class CpuWorkers:
     """N processes of one CPU thread each: all cores, shared equally by this host's ranks."""
 
     def __init__(self, world: World) -> None:
-        self.number = max(1, (os.cpu_count() or 2) // world.local_size - 1)
+        self.number = max(1, usable_cores() // world.local_size - 1)
         context = mp.get_context("spawn")
         self._asked, self._done = context.Queue(), context.Queue()
         self._processes = [
