@@ -2,8 +2,8 @@
 
 `PYTHONPATH=operator:trainer:tests python trainer/benchmarks/kafka_run_bench.py [--seconds 300] [--share 0.8]`. Starts a
 broker; first produces and trains a backlog, which gives the capacity of this machine in rows/s: what the trainer reaches,
-or what all cores can produce, store and train at once if that is less, then as many seconds of events that are produced
-at that share of it. The p99 is event time to optimizer step, per report of one second; an event's time is that of the
+or what would keep all cores busy producing, storing and training if that is less (by the load at half the trainer's
+rate), then as many seconds of events that are produced at that share of it. The p99 is event time to optimizer step, per report of one second; an event's time is that of the
 producer's schedule, so a producer that is late counts. Memory is the resident bytes of the rank and its reader: its
 slope per 20 minutes beside the spread of the samples.
 """
@@ -14,7 +14,6 @@ import argparse
 import itertools
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -35,6 +34,8 @@ PARTITIONS = 2
 MESSAGES_PER_S = 50  # small enough messages: a row waits for the last one of its message
 WARM_UP_SHARE = 0.25
 FIFTHS = 5
+PROBE_S = 40.0
+IDLE, GUEST = 3, 8  # of psutil's times: idle and iowait follow each other, guests' are counted as the user's
 
 
 class Sample(NamedTuple):
@@ -42,7 +43,7 @@ class Sample(NamedTuple):
 
     time_s: float  # since the epoch, as that of a report
     resident_bytes: int
-    cpu_s: float
+    machine_cpu_s: float  # of everything that runs
 
 
 def main() -> None:
@@ -65,38 +66,26 @@ def main() -> None:
 
 
 def _capacity(folder: Path, cluster: KafkaCluster, rows: int) -> tuple[float, dict[str, float]]:
-    """Rows/s, and what it comes from: the trainer's rate on a backlog, and CPU microseconds a row of everyone."""
+    """Rows/s, and what it comes from: the trainer's rate on a backlog, and what keeps all cores busy at a lower rate."""
     topic = cluster.create_topic("backlog", num_partitions=PARTITIONS)
-    broker = psutil.Process(cluster.leader(topic).pid)
-    begin_s = _cpu_s(broker)
     subprocess.run(_produce(cluster, topic, rows, "--rows-per-message", "200"), check=True, stdout=subprocess.DEVNULL)
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    produce_s = used.ru_utime + used.ru_stime
-    reports, samples = _run(folder, cluster, topic, rows * 3 // 4)
-    broker_s = _cpu_s(broker) - begin_s
+    reports = _run(folder / "backlog", cluster, topic, rows * 3 // 4)[0]
     warm = reports[len(reports) // 4 :]
-    trained = warm[-1]["rows"] - warm[0]["rows"]
-    rate = trained / (warm[-1]["time_s"] - warm[0]["time_s"])
-    beside = [sample for sample in samples if warm[0]["time_s"] <= sample.time_s <= warm[-1]["time_s"]]
-    seconds = beside[-1].time_s - beside[0].time_s
-    train_s = (beside[-1].cpu_s - beside[0].cpu_s) / seconds * (trained / rate)
-    by_row_us = {
-        "producer": 1e6 * produce_s / rows,
-        "broker": 1e6 * broker_s / rows,
-        "trainer": 1e6 * train_s / trained,
-    }
-    cores = 1e6 * len(os.sched_getaffinity(0)) / sum(by_row_us.values())
-    found = {"trainer_rows_per_s": rate, "cores_rows_per_s": cores, **{f"{k}_cpu_us": v for k, v in by_row_us.items()}}
-    return min(rate, cores), {name: round(value, 1) for name, value in found.items()}
+    trainer = (warm[-1]["rows"] - warm[0]["rows"]) / (warm[-1]["time_s"] - warm[0]["time_s"])
+    rate = trainer / 2
+    samples = _train_beside(folder / "half", cluster, int(rate), PROBE_S)[1]
+    first, last = samples[len(samples) // 2], samples[-2]
+    busy = (last.machine_cpu_s - first.machine_cpu_s) / (last.time_s - first.time_s)
+    cores = rate * len(os.sched_getaffinity(0)) / busy
+    return min(trainer, cores), {"trainer_rows_per_s": round(trainer), "cores_rows_per_s": round(cores)}
 
 
-def _at_rate(rate: int) -> Sequence[str]:
-    return ["--rate", str(rate), "--rows-per-message", str(max(1, rate // MESSAGES_PER_S))]
-
-
-def _steady(folder: Path, cluster: KafkaCluster, rate: int, options: argparse.Namespace) -> dict[str, Any]:
-    topic = cluster.create_topic("steady", num_partitions=PARTITIONS)
-    rows = int(rate * options.seconds)
+def _train_beside(
+    folder: Path, cluster: KafkaCluster, rate: int, seconds: float
+) -> tuple[list[Mapping[str, Any]], list[Sample]]:
+    """Events of so many seconds are produced at a rate while they are trained; reports and samples."""
+    topic = cluster.create_topic(folder.name, num_partitions=PARTITIONS)
+    rows = int(rate * seconds)
     producers: list[subprocess.Popen[bytes]] = []
 
     def begin() -> None:
@@ -104,11 +93,19 @@ def _steady(folder: Path, cluster: KafkaCluster, rate: int, options: argparse.Na
         producers.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
 
     try:
-        reports, samples = _run(folder, cluster, topic, int(rows * 0.95), started=begin)
+        return _run(folder, cluster, topic, int(rows * 0.95), started=begin)
     finally:
         for producer in producers:
             producer.terminate()
             producer.wait(timeout=60)
+
+
+def _at_rate(rate: int) -> Sequence[str]:
+    return ["--rate", str(rate), "--rows-per-message", str(max(1, rate // MESSAGES_PER_S))]
+
+
+def _steady(folder: Path, cluster: KafkaCluster, rate: int, options: argparse.Namespace) -> dict[str, Any]:
+    reports, samples = _train_beside(folder, cluster, rate, options.seconds)
     warm = reports[int(len(reports) * WARM_UP_SHARE) :]
     p99 = sorted(p["freshness_p99_s"] for p in warm if p.get("freshness_p99_s") is not None)
     memory = samples[int(len(samples) * WARM_UP_SHARE) :]
@@ -175,13 +172,13 @@ def _sample(trainer: subprocess.Popen[str], samples: list[Sample]) -> None:
         with suppress(psutil.NoSuchProcess):  # it ended meanwhile
             below = process.children(recursive=True)
             resident = sum(child.memory_info().rss for child in below)
-            samples.append(Sample(time.time(), resident, sum(_cpu_s(child) for child in below)))
+            samples.append(Sample(time.time(), resident, _machine_cpu_s()))
         time.sleep(1.0)
 
 
-def _cpu_s(process: psutil.Process) -> float:
-    times = process.cpu_times()
-    return float(times.user + times.system)
+def _machine_cpu_s() -> float:
+    times = psutil.cpu_times()
+    return float(sum(times[:IDLE]) + sum(times[IDLE + 2 : GUEST]))
 
 
 if __name__ == "__main__":
