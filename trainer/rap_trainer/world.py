@@ -100,7 +100,7 @@ def leave_world() -> None:
 
 
 _PEER_MESSAGE = re.compile(
-    r"gloo|nccl|Connection (closed|reset|refused)|Broken pipe|Socket|Timed out|Peer closed|TCPStore|recvValue|sendBytes",
+    r"gloo|nccl|Connection (closed|reset|refused)|Broken pipe|Socket|Timed out|\btimeout\b|pair closure|Peer closed|TCPStore|recvValue|sendBytes",
     re.IGNORECASE,
 )
 
