@@ -7,15 +7,20 @@ not even a pytest that was killed with SIGKILL.
 from __future__ import annotations
 
 import ctypes
+import fcntl
+import functools
 import os
 import random
 import signal
 import socket
 import subprocess
+import tempfile
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import IO
 
 import psutil
 from servers.waiting import wait_until
@@ -30,6 +35,7 @@ CLONE_NEWPID = 0x20000000  # linux/sched.h; os.unshare came with Python 3.12
 # Below Linux's ephemeral range (32768 and up), so that no outgoing connection takes the port of a
 # server while it is stopped.
 PORT_RANGE = range(18000, 32000)
+_taking, _taken = threading.Lock(), set[int]()
 
 
 def spawn(
@@ -80,15 +86,33 @@ def system_call(name: str, *arguments: int) -> None:
 
 
 def free_port(address: str = "127.0.0.1") -> int:
-    """Return a port nobody listens on, for a server that is told its port on the command line."""
+    """Return a port nobody listens on, for a server that is told its port on the command line; nobody is given it again.
+
+    Three brokers take twelve before the first listens: two of them, or of two test workers, were once the same.
+    """
     for port in random.SystemRandom().sample(PORT_RANGE, 200):
         with socket.socket() as probe:
             try:
+                _take(port)
                 probe.bind((address, port))
             except OSError:
                 continue
             return port
     raise RuntimeError(f"no free port on {address} in {PORT_RANGE}")
+
+
+def _take(port: int) -> None:
+    """Locks the port's byte of a file of this user while this process lives. Raises BlockingIOError if somebody has it."""
+    with _taking:
+        if port in _taken:
+            raise BlockingIOError
+        fcntl.lockf(_port_file(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+        _taken.add(port)
+
+
+@functools.cache
+def _port_file() -> IO[bytes]:
+    return (Path(tempfile.gettempdir()) / f"rap-test-ports-{os.getuid()}").open("a+b")
 
 
 def is_listening(port: int, address: str = "127.0.0.1") -> bool:
