@@ -20,7 +20,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import IO
 
 import psutil
 from servers.waiting import wait_until
@@ -111,8 +110,8 @@ def _take(port: int) -> None:
 
 
 @functools.cache
-def _port_file() -> IO[bytes]:
-    return (Path(tempfile.gettempdir()) / f"rap-test-ports-{os.getuid()}").open("a+b")
+def _port_file() -> int:
+    return os.open(Path(tempfile.gettempdir()) / f"rap-test-ports-{os.getuid()}", os.O_RDWR | os.O_CREAT)
 
 
 def is_listening(port: int, address: str = "127.0.0.1") -> bool:
