@@ -23,7 +23,7 @@ from rap_operator.pages import Fetch, Sample, Samples, http_fetch
 LOG = logging.getLogger(__name__)
 INTERVAL_S = 30.0
 # Rewriting the summary in status costs a request: 12 a minute for all jobs together. A thousand jobs' notes about
-# replanning (each once an hour) are 17 more, the lease 12: 41 a minute where all has settled.
+# replanning (each once an hour) are 17 more, the lease 12: 41 a minute where all has settled, as computed.
 REPORTS_PER_S = 0.2
 MIN_REPORT_INTERVAL_S = 30.0
 # A scrape costs 0.6 ms of CPU (23 kB, measured 2026-11-30): with many jobs each is read less often. Apart from these are

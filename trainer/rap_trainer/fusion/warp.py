@@ -18,42 +18,30 @@ ONE_WARP_TILE = 128
 _OUTPUTS = ",".join(["=&r"] * 8)
 
 
-def _ranks() -> str:
-    """Inputs $8..$11: flags. Outputs $0..$3: flags before each element; $4..$7: all of them."""
-    lines = [".reg .pred p;", ".reg .b32 b, t, n, below;", "mov.u32 below, %lanemask_lt;", "mov.u32 n, 0;"]
-    for k in range(4):
-        lines += [
-            f"setp.ne.s32 p, ${8 + k}, 0;",
-            "vote.sync.ballot.b32 b, p, 0xffffffff;",
-            "and.b32 t, b, below;",
-            "popc.b32 t, t;",
-            f"add.s32 ${k}, t, n;",
-            "popc.b32 t, b;",
-            "add.s32 n, n, t;",
-        ]
-    return "{ " + " ".join([*lines, *(f"mov.u32 ${k}, n;" for k in range(4, 8))]) + " }"
+def _assembly(begin: str, each: str) -> str:
+    """PTX that runs `each` for the four registers of a thread: IN of $8..$11 to OUT of $0..$3. $4..$7 are what it leaves in n."""
+    steps = [each.replace("IN", f"${8 + k}").replace("OUT", f"${k}") for k in range(4)]
+    return "{ " + " ".join([begin, *steps, *(f"mov.u32 ${k}, n;" for k in range(4, 8))]) + " }"
 
 
-def _lasts() -> str:
-    """Inputs $8..$11: marks; $12: the mark ahead. Outputs $0..$3: the last mark up to each element; $4..$7: the last one of all."""
-    lines = [".reg .pred p;", ".reg .b32 b, t, s, n, upto;", "mov.u32 upto, %lanemask_le;", "mov.u32 n, $12;"]
-    for k in range(4):
-        lines += [
-            f"setp.ne.s32 p, ${8 + k}, 0;",
-            "vote.sync.ballot.b32 b, p, 0xffffffff;",
-            "and.b32 t, b, upto;",
-            "bfind.u32 s, t;",
-            f"shfl.sync.idx.b32 s, ${8 + k}, s, 31, 0xffffffff;",
-            "setp.ne.s32 p, t, 0;",
-            f"selp.b32 ${k}, s, n, p;",
-            f"shfl.sync.idx.b32 n, ${k}, 31, 31, 0xffffffff;",
-        ]
-    return "{ " + " ".join([*lines, *(f"mov.u32 ${k}, n;" for k in range(4, 8))]) + " }"
-
-
-RANKS = tl.constexpr(_ranks())
+RANKS = tl.constexpr(
+    _assembly(
+        ".reg .pred p; .reg .b32 b, t, n, below; mov.u32 below, %lanemask_lt; mov.u32 n, 0;",
+        "setp.ne.s32 p, IN, 0; vote.sync.ballot.b32 b, p, 0xffffffff; and.b32 t, b, below; popc.b32 t, t; "
+        "add.s32 OUT, t, n; popc.b32 t, b; add.s32 n, n, t;",
+    )
+)
+"""Of flags: the flags before each element, and all of them."""
 RANKS_OPERANDS = tl.constexpr(_OUTPUTS + ",r" * 4)
-LASTS = tl.constexpr(_lasts())
+LASTS = tl.constexpr(
+    _assembly(
+        ".reg .pred p; .reg .b32 b, t, s, n, upto; mov.u32 upto, %lanemask_le; mov.u32 n, $12;",
+        "setp.ne.s32 p, IN, 0; vote.sync.ballot.b32 b, p, 0xffffffff; and.b32 t, b, upto; bfind.u32 s, t; "
+        "shfl.sync.idx.b32 s, IN, s, 31, 0xffffffff; setp.ne.s32 p, t, 0; selp.b32 OUT, s, n, p; "
+        "shfl.sync.idx.b32 n, OUT, 31, 31, 0xffffffff;",
+    )
+)
+"""Of marks, and of the mark ahead in $12: the last mark up to each element, and the last of all."""
 LASTS_OPERANDS = tl.constexpr(_OUTPUTS + ",r" * 8)
 
 
