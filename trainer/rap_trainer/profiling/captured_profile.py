@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,7 +24,7 @@ SHORTEST_S = 5e-6
 REACH = (0.5, 1.0, 2.0, 4.0)
 """Lengths of the probes, of all the job's kernels together."""
 KERNEL_SHARE = 0.5
-"""Of the time there is, for kernels alone; the rest is for windows."""
+"""Of the time there is, for kernels alone at most; the rest is for windows."""
 ID_BYTES = 8
 
 
@@ -41,6 +42,7 @@ def captured_profile(
     grids: Sequence[int | None] = GRIDS,
 ) -> Profile:
     """Collective; the same on every rank. The slots of the assembly must hold batches."""
+    began = time.monotonic()
     samples = of_first_rank(
         fused_samples(
             document, graph, rows=rows, mean_length=mean_length, device=world.device, seconds=seconds * KERNEL_SHARE
@@ -48,7 +50,8 @@ def captured_profile(
         world,
     )
     lengths = probe_lengths(samples)
-    found = CapturedWindows(assembly, world).find(grids=grids, lengths=lengths, seconds=seconds * (1 - KERNEL_SHARE))
+    left = seconds - (time.monotonic() - began)
+    found = CapturedWindows(assembly, world).find(grids=grids, lengths=lengths, seconds=left)
     sizes = mean_lengths(graph, Workload(default=GroupWorkload(mean_list_length=mean_length)))
     num_ids = rows * sum(sizes[feature.node] for feature in graph.sparse)
     input_dist = exchange_seconds(world, num_ids * ID_BYTES)

@@ -30,8 +30,8 @@ LENGTHS = (6e-6, 15e-6, 40e-6, 100e-6)
 """Seconds of the probes, alone on a full grid."""
 TIMED_S, STEPS, REPEATS = 12e-3, (4, 16), 3
 """A timing takes about so long, in so many steps at least and at most; the median of so many counts."""
-LONG_S = 10e-3
-"""Beside steps as long as this every other length of the probes is tried: each takes half a second."""
+LONG_S, LONG_REPEATS = 10e-3, 2
+"""Of steps as long as this a graph has a probe in every window, and every other length is tried, so often: each takes half a second."""
 
 
 class CapturedWindows:
@@ -54,25 +54,27 @@ class CapturedWindows:
         """Every window on the first grid, and on the others what `seconds` allow. Collective; some seconds a grid.
 
         `brief`: of each grid one graph with a probe in every window, one of which works at a time, each timed once: a few times as fast,
-        but what a branch costs that does nothing (a launch, if that) is not in it.
+        but what a branch costs that does nothing (a launch, if that) is not in it. Long steps have such graphs, too: a launch is nothing to them.
         """
         base = self._steps(NoPreprocessing(), Schedule())
         step_seconds = self.seconds(base)
         self._num_steps = min(max(round(TIMED_S / step_seconds), STEPS[0]), STEPS[1])
-        self._repeats = 1 if brief else REPEATS
-        lengths = lengths if step_seconds < LONG_S else lengths[::2]
+        is_long = step_seconds >= LONG_S
+        together = brief or is_long
+        self._repeats = 1 if brief else LONG_REPEATS if is_long else REPEATS
+        lengths = lengths[::2] if is_long else lengths
         opens = self._opens()
-        probes = Probes(self._world.device, num=len(PLACES) if brief else 1)
+        probes = Probes(self._world.device, num=len(PLACES) if together else 1)
         sizes = self._agreed([probes.sized(kind, length) for kind in kinds for length in lengths])
         found: dict[str, list[Response]] = {window: [] for window in PLACES}
         began = time.monotonic()
         for done, grid in enumerate(grids):
             so_far = time.monotonic() - began
-            if done and self._slowest(so_far * (done + 1) / done) > seconds:
+            if done and self._slowest(so_far * (done + 1) / done - seconds) > 0:
                 break
             solos = [(size, probes.solo_seconds(size, grid)) for size in sizes]
             probes.set(None)
-            for windows in (PLACES,) if brief else [(window,) for window in PLACES]:
+            for windows in (PLACES,) if together else [(window,) for window in PLACES]:
                 steps = self._steps(probes, _one_in_each(windows, grid))
                 for kernel, window in enumerate(windows):
                     found[window] += [
@@ -81,7 +83,7 @@ class CapturedWindows:
                             programs=grid,
                             num_bytes=size.num_bytes,
                             solo_seconds=solo,
-                            added_seconds=self._added(steps, steps if brief else base, probes, size, kernel),
+                            added_seconds=self._added(steps, steps if together else base, probes, size, kernel),
                         )
                         for size, solo in solos
                     ]
