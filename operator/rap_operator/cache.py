@@ -82,11 +82,14 @@ class Cache:
             for view in gone:
                 self._drop(resource, view.meta, version=version)
 
-    def put(self, resource: Resource, item: Mapping[str, Any]) -> None:
-        """An object as the server has it; ignored if a newer one is known or it is gone."""
+    def put(self, resource: Resource, item: Mapping[str, Any], *, is_news: bool = True) -> None:
+        """An object as the server has it; ignored if a newer one is known or it is gone.
+
+        `is_news`: `on_change` is told; whoever reads for the pass that follows need not be.
+        """
         view = view_of(resource, item)
         with self._lock:
-            self._put(resource, view)
+            self._put(resource, view, is_news=is_news)
 
     def remove(self, resource: Resource, item: Mapping[str, Any]) -> None:
         """An object that is gone."""
@@ -128,7 +131,7 @@ class Cache:
         with self._lock:
             return list(self._by_job.get((resource.kind, uid), {}).values())
 
-    def _put(self, resource: Resource, view: View) -> None:
+    def _put(self, resource: Resource, view: View, *, is_news: bool = True) -> None:
         key, meta = _key(view), view.meta
         gone = self._gone.get(meta.uid)
         if gone is not None and not _is_newer(meta.resource_version, gone):
@@ -149,7 +152,8 @@ class Cache:
             self._keys[meta.uid] = key
         else:
             self._by_job.setdefault((resource.kind, meta.job_uid), {})[key] = view
-        self._tell(resource, meta)
+        if is_news:
+            self._tell(resource, meta)
 
     def _drop(self, resource: Resource, meta: Meta, *, version: str) -> None:
         self._gone[meta.uid] = version

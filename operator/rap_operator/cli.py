@@ -115,12 +115,13 @@ def run(options: argparse.Namespace, stopping: threading.Event) -> int:
     health = _health(options, controller, lock, exposition, is_leading=is_leading)
     health.start()
     LOG.info("health and metrics on port %d", health.port)
+    _collect_rarely()
+    controller.watch()  # a replica that waits for the lease knows the world by the time it leads
     if lock is not None and not lock.acquire(stopping):
         return 0
     is_leading.set()
     exposition.lead(is_leader=True)
-    _collect_rarely()
-    controller.start(workers=options.workers)
+    controller.work(workers=options.workers)
     if options.scrape_interval_seconds > 0:
         arguments = {"interval_s": options.scrape_interval_seconds}
         threading.Thread(target=scraper.run, args=(controller.stopping,), kwargs=arguments, daemon=True).start()

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from rap_operator import naming
 from rap_operator.api import Api, ApiError, ApiUnavailable
 from rap_operator.apply import Applier, Foreign, NotGone
 from rap_operator.cache import Cache, Key
@@ -22,7 +23,7 @@ from rap_operator.observe import Observer
 from rap_operator.observed import Judged, Observed, Subject, Telemetry
 from rap_operator.policy import Limits
 from rap_operator.replanning.replanner import Replanner
-from rap_operator.resources import WATCHED
+from rap_operator.resources import RAPJOBS, WATCHED
 from rap_operator.watch import Reflector, Timing
 from rap_operator.workqueue import WorkQueue
 
@@ -61,6 +62,7 @@ class Controller:
         ]
         self._api = api
         self._replanner: Replanner | None = None
+        self._is_standby = False
         self._threads: list[threading.Thread] = []
 
     def replan_with(self, replanner: Replanner) -> None:
@@ -69,14 +71,26 @@ class Controller:
         self._applier.replan = lambda subject, action: replanner.act(self._api, subject, action)
         self._replanner = replanner
 
-    def start(self, *, workers: int = 4) -> None:
-        """Starts the watches; the workers start once every watch has its list."""
+    def watch(self) -> None:
+        """Starts the watches: the cache is kept up to date and nothing is done, so that whoever comes to lead can begin."""
+        self._is_standby = True
         for reflector in self.reflectors:
             self._spawn(reflector.run, f"watch-{reflector.resource.plural}")
+
+    def work(self, *, workers: int = 4) -> None:
+        """Starts the workers: the first at once, the others when every watch has its list."""
+        self._is_standby = False
+        for known in self.cache.rapjobs():
+            self._changed((known.meta.namespace, known.meta.name))
         for number in range(workers):
-            self._spawn(self._work_when_synced, f"worker-{number}")
+            self._spawn(self._work if number else self._work_from_the_start, f"worker-{number}")
         if self._replanner is not None:
             self._replanner.start(self.stopping)
+
+    def start(self, *, workers: int = 4) -> None:
+        """Starts watches and workers."""
+        self.watch()
+        self.work(workers=workers)
 
     def stop(self, *, timeout_s: float = 10.0) -> None:
         """Stops the workers after their current pass; watches end with the process."""
@@ -143,6 +157,8 @@ class Controller:
     def _work_on(self, key: Key) -> None:
         begun_s, outcome = time.monotonic(), "done"
         try:
+            if not self.is_synced:
+                self._read_children(key)
             again_s = self.reconcile(key)
             self.queue.forget(key)
             if again_s is not None:
@@ -165,6 +181,8 @@ class Controller:
 
     def _changed(self, key: Key) -> None:
         """The pass that judges a new job, or a spec that a user has changed, goes before the pods of a thousand others."""
+        if self._is_standby:
+            return
         view = self.cache.rapjob(key)
         self.queue.add(key, goes_first=view is not None and is_unjudged(view.item))
 
@@ -173,7 +191,27 @@ class Controller:
         attempt = ((view.item.get("status") or {}) if view else {}).get("attempt") or {}
         return int(attempt.get("number", 0))
 
-    def _work_when_synced(self) -> None:
+    def _read_children(self, key: Key) -> None:
+        """Makes one job's children known before the lists of all jobs' are in.
+
+        The lists of a thousand jobs take seconds, those of one job milliseconds; a pass over a job of which a part is
+        not known yet would start what is there already.
+        """
+        view = self.cache.rapjob(key)
+        if view is None:
+            return
+        query = {"labelSelector": naming.pod_selector(view.meta.uid)}
+        for resource in WATCHED:
+            if resource is not RAPJOBS:
+                for item in self._api.list(resource, key[0], query=query).get("items") or ():
+                    self.cache.put(resource, item, is_news=False)
+
+    def _work_from_the_start(self) -> None:
+        while not self.is_synced and not self.stopping.is_set():
+            self.work_once(timeout_s=0.1)
+        self._work()
+
+    def _work(self) -> None:
         for reflector in self.reflectors:
             while not reflector.is_synced.wait(1.0):
                 if self.stopping.is_set():

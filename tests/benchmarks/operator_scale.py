@@ -4,8 +4,10 @@
 
 Everything (etcd, API server, controllers, scheduler, fake kubelet, this program and the operator) shares the
 machine: each line says how much CPU the operator took, the servers, and this program, of the seconds that passed on
-every core. `--kopf` runs the comparison program instead (`pip install --target DIR kopf`, DIR on PYTHONPATH). The
-operator is elected by a Lease, and its byte code is kept, as in its image.
+every core. `--kopf` runs the comparison program instead (`pip install --target DIR kopf`, DIR on PYTHONPATH), which
+knows the acts `create`, `idle` and `delete`. `--acts` picks some of them; each prints its lines when it is over, or
+what it has reached when the time of the whole run (`--limit-seconds`) is. The operator is elected by a Lease, and its
+byte code is kept, as in its image.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -41,6 +43,12 @@ CHILDREN = (JOBS, PODS, SERVICES, CONFIG_MAPS, BUDGETS)
 ROOT = Path(__file__).resolve().parents[2]
 # Every job's spec is found stable 60 s after it runs and was seen to make a step: that is written once.
 SETTLED_S = 90.0
+ACTS = ("create", "idle", "restart", "replace", "delete")
+KOPF_ACTS = ("create", "idle", "delete")
+
+
+class OutOfTime(Exception):
+    """The whole run's time is over."""
 
 
 class Load(NamedTuple):
@@ -67,9 +75,12 @@ def _cpu_s(process: psutil.Process) -> float:
 class Bench:
     """A cluster, an operator process, and what is measured of them."""
 
-    def __init__(self, folder: Path, *, jobs: int, pods: int, is_kopf: bool = False, metrics_port: int = 0) -> None:
-        """`metrics_port`: of one server that answers as every rank; 0: jobs serve no metrics."""
+    def __init__(
+        self, folder: Path, *, jobs: int, pods: int, is_kopf: bool = False, metrics_port: int = 0, limit_s: float
+    ) -> None:
+        """`metrics_port`: of one server that answers as every rank; 0: jobs serve no metrics. `limit_s`: of the whole run."""
         kubernetes_cluster.NODE_GRACE_S = 86_400  # the fake nodes do not report
+        self._deadline_s = time.monotonic() + limit_s
         self.num_jobs, self.num_pods = jobs, pods
         self.folder, self.is_kopf, self.metrics_port = folder, is_kopf, metrics_port
         self.cluster = kubernetes_cluster.KubernetesCluster(folder)
@@ -151,12 +162,14 @@ class Bench:
     def count(self, condition: Callable[[Object], bool]) -> int:
         return sum(condition(item.get("status") or {}) for item in self.items(self.path))
 
-    def until(self, wanted: int, condition: Callable[[Object], bool], limit_s: float) -> float:
-        """Seconds until so many jobs fulfil a condition."""
+    def until(self, wanted: int, condition: Callable[[Object], bool], what: str, since: Load) -> float:
+        """Seconds until so many jobs fulfil a condition; says how many do, and ends the run, when its time is over."""
         begun_s = time.monotonic()
         while (found := self.count(condition)) < wanted:
-            if time.monotonic() - begun_s > limit_s:
-                raise TimeoutError(f"{found} of {wanted} after {limit_s:.0f} s")
+            if time.monotonic() > self._deadline_s:
+                passed_s = time.monotonic() - begun_s
+                self.say(f"out of time: {what}", reached=found, seconds=passed_s, **self.cpu_s().since(since))
+                raise OutOfTime
             time.sleep(max(self.num_jobs / 400, 0.5))  # reading a thousand statuses takes the server 0.1 s
         return time.monotonic() - begun_s
 
@@ -215,6 +228,18 @@ class Bench:
 
     # --- the load
 
+    def run(self, acts: Sequence[str], *, idle_s: float) -> None:
+        """Some of the acts, in their order; ends early when the time of the whole run is over."""
+        doing = {"idle": lambda: self.idle(idle_s), "restart": self.restart, "replace": self.replace}
+        try:
+            self.create()
+            for act, do in {**doing, "delete": self.delete}.items():
+                if act in acts:
+                    do()
+        except OutOfTime:
+            pass
+        print(json.dumps({"what": "peak memory", "mib": round(self.peak_rss_bytes / 2**20, 1)}), flush=True)
+
     def create(self) -> None:
         before_s, before = self.cpu_s(), self.requests()
         begun_s = time.monotonic()
@@ -227,10 +252,10 @@ class Bench:
 
         list(self.pool.map(make, range(self.num_jobs)))
         created_s = time.monotonic() - begun_s
-        self.until(self.num_jobs, lambda s: bool(s.get("attempt")), 1800)
+        self.until(self.num_jobs, lambda s: bool(s.get("attempt")), "first reconcile of all", before_s)
         first_s = time.monotonic() - begun_s
         self.say("first reconcile of all", seconds=first_s, creating_took_s=created_s, **self.cpu_s().since(before_s))
-        self.until(self.num_jobs, lambda s: s.get("phase") == "Running", 3600)
+        self.until(self.num_jobs, lambda s: s.get("phase") == "Running", "all running", before_s)
         self.say(
             "all running",
             seconds=time.monotonic() - begun_s,
@@ -238,6 +263,7 @@ class Bench:
             **self.cpu_s().since(before_s),
             **self.passes(),
         )
+        self.ledger("all running")
 
     def idle(self, seconds: float) -> None:
         """Nothing happens; Prometheus' scrape of the operator, twice a minute, is this program's reading of its page."""
@@ -250,7 +276,7 @@ class Bench:
         passed_s = time.monotonic() - begun_s
         self.say(
             "idle, metrics read" if self.metrics_port else "idle",
-            requests_per_minute=(after - before) / passed_s * 60,
+            **({} if self.is_kopf else {"requests_per_minute": (after - before) / passed_s * 60}),
             cpu_percent=100 * (self.cpu_s().operator - before_s.operator) / passed_s,
             **self.passes(),
         )
@@ -264,9 +290,20 @@ class Bench:
         self.passes()
         begun_s = time.monotonic()
         list(self.pool.map(lambda pod: self.kubelet.fail(pod, 1), pods))
-        self.until(num, lambda s: (s.get("attempt") or {}).get("number") == 2 and s.get("phase") == "Running", 900)
+
+        def is_back(status: Object) -> bool:
+            return (status.get("attempt") or {}).get("number") == 2 and status.get("phase") == "Running"
+
+        self.until(num, is_back, "a tenth restarted", before_s)
         took_s = time.monotonic() - begun_s
         self.say("a tenth restarted", seconds=took_s, **self.cpu_s().since(before_s), **self.passes())
+        self.ledger("a tenth restarted")
+
+    def replace(self) -> None:
+        """The operator is ended and started again, in three ways."""
+        self.replace_operator("killed, started in the same pod", signal.SIGKILL, pod=self.pod)
+        self.replace_operator("stopped, started in another pod", signal.SIGTERM, pod="operator-1")
+        self.replace_operator("killed, started in another pod", signal.SIGKILL, pod="operator-2")
 
     def replace_operator(self, what: str, how: signal.Signals, *, pod: str) -> None:
         """Ends the operator, changes a job, starts it in a pod of a name: when the changed job has its pass, when all have."""
@@ -302,8 +339,12 @@ class Bench:
         list(self.pool.map(remove, range(self.num_jobs)))
         for kind in CHILDREN:
             while self.api.get(kind.path(self.namespace), limit="1", labelSelector=SELECTOR)["items"]:
+                if time.monotonic() > self._deadline_s:
+                    self.say("out of time: all deleted", seconds=time.monotonic() - begun_s)
+                    raise OutOfTime
                 time.sleep(1.0)
         self.say("all deleted, nothing left", seconds=time.monotonic() - begun_s, **self.cpu_s().since(before_s))
+        self.ledger("all deleted")
 
 
 def main() -> None:
@@ -313,23 +354,25 @@ def main() -> None:
     options.add_argument("--idle-seconds", type=float, default=60)
     options.add_argument("--kopf", action="store_true", help="the comparison program; needs kopf on PYTHONPATH")
     options.add_argument("--metrics", action="store_true", help="every rank serves metrics, which the operator reads")
+    options.add_argument("--acts", default="", help=f"some of {','.join(ACTS)}; create always comes first")
+    options.add_argument("--limit-seconds", type=float, default=7200, help="of the whole run")
     given = options.parse_args()
+    known = KOPF_ACTS if given.kopf else ACTS
+    acts = given.acts.split(",") if given.acts else list(known)
+    if unknown := set(acts) - set(known):
+        options.error(f"--acts: {', '.join(sorted(unknown))} is none of {', '.join(known)}")
     port = free_port() if given.metrics else 0
     with tempfile.TemporaryDirectory() as folder:
-        bench = Bench(Path(folder), jobs=given.jobs, pods=given.pods, is_kopf=given.kopf, metrics_port=port)
+        bench = Bench(
+            Path(folder),
+            jobs=given.jobs,
+            pods=given.pods,
+            is_kopf=given.kopf,
+            metrics_port=port,
+            limit_s=given.limit_seconds,
+        )
         try:
-            bench.create()
-            bench.ledger("all running")
-            bench.idle(given.idle_seconds)
-            if not given.kopf:  # which has neither
-                bench.restart()
-                bench.ledger("a tenth restarted")
-                bench.replace_operator("killed, started in the same pod", signal.SIGKILL, pod=bench.pod)
-                bench.replace_operator("stopped, started in another pod", signal.SIGTERM, pod="operator-1")
-                bench.replace_operator("killed, started in another pod", signal.SIGKILL, pod="operator-2")
-            bench.delete()
-            bench.ledger("all deleted")
-            print(json.dumps({"what": "peak memory", "mib": round(bench.peak_rss_bytes / 2**20, 1)}), flush=True)
+            bench.run(acts, idle_s=given.idle_seconds)
         finally:
             bench.stop()
 
