@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import get_type_hints
 
 import pytest
 from hypothesis import given
@@ -12,6 +13,7 @@ from rap_trainer.step.clock import Clock
 from rap_trainer.stream.source import Offer
 
 FULL = 8
+KINDS = get_type_hints(Message)
 MESSAGES = st.lists(
     st.builds(
         Message,
@@ -26,6 +28,18 @@ MESSAGES = st.lists(
     min_size=1,
     max_size=4,
 )
+
+
+@given(
+    message=st.builds(
+        Message,
+        **{name: st.booleans() if kind is bool else st.integers(-(2**63), 2**63 - 1) for name, kind in KINDS.items()},
+    )
+)
+def test_a_message_arrives_as_it_was_sent(message: Message) -> None:
+    arrived = Message.read(message.packed())
+    assert arrived == message
+    assert [type(value) for value in arrived] == list(KINDS.values())
 
 
 def full(offers: Sequence[Offer]) -> tuple[int, ...] | None:

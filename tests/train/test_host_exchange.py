@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import secrets
+import struct
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -11,14 +12,14 @@ import pytest
 from rap_trainer.step.host_exchange import HostExchange
 from rap_trainer.world import PeerLost
 
-WIDTH = 3
+PACKET = struct.Struct("=3q")
 
 
 def meet(size: int, *, timeout_s: float = 30.0) -> list[HostExchange]:
     address = f"test-{secrets.token_hex(8)}"
 
     def make(rank: int) -> HostExchange:
-        return HostExchange(address, rank=rank, size=size, width=WIDTH, timeout_s=timeout_s)
+        return HostExchange(address, rank=rank, size=size, num_bytes=PACKET.size, timeout_s=timeout_s)
 
     with ThreadPoolExecutor(size) as pool:
         return list(pool.map(make, range(size)))
@@ -28,21 +29,36 @@ def meet(size: int, *, timeout_s: float = 30.0) -> list[HostExchange]:
 def test_every_rank_hears_the_same_in_rank_order_round_by_round(size: int) -> None:
     exchanges, rounds = meet(size), 100
 
-    def run(rank: int) -> list[list[tuple[int, ...]]]:
+    def run(rank: int) -> list[list[bytes]]:
         delays = random.Random(rank)
         heard = []
         for number in range(rounds):
             if delays.random() < 0.1:
                 time.sleep(delays.random() * 1e-3)
-            heard.append(exchanges[rank]([rank, number, -(2**62) + number]))
+            heard.append(exchanges[rank](PACKET.pack(rank, number, -(2**62) + number)))
         return heard
 
     with ThreadPoolExecutor(size) as pool:
         heard = list(pool.map(run, range(size)))
-    wanted = [[(rank, number, -(2**62) + number) for rank in range(size)] for number in range(rounds)]
+    wanted = [[PACKET.pack(rank, number, -(2**62) + number) for rank in range(size)] for number in range(rounds)]
     assert all(each == wanted for each in heard)
     for exchange in exchanges:
         exchange.close()
+
+
+def test_a_line_of_which_only_a_part_has_arrived_is_waited_for() -> None:
+    first, second = meet(2)
+    said = [PACKET.pack(0, 0, 0), PACKET.pack(1, 2, 3)]
+    second._round = 1
+    second._line(1)[:8] = (1).to_bytes(8, "little")  # the round of what comes, and nothing behind it
+    second._round = 0
+    with ThreadPoolExecutor(1) as pool:
+        waits = pool.submit(first, said[0])
+        with pytest.raises(TimeoutError):
+            waits.result(timeout=0.05)
+        assert second(said[1]) == waits.result(timeout=30) == said
+    first.close()
+    second.close()
 
 
 @pytest.mark.parametrize("gone", [0, 1])
@@ -52,7 +68,7 @@ def test_a_rank_that_is_gone_is_noticed_by_the_others(gone: int) -> None:
 
     def run(rank: int) -> str:
         with pytest.raises(PeerLost) as caught:
-            exchanges[rank]([rank, 0, 0])
+            exchanges[rank](PACKET.pack(rank, 0, 0))
         exchanges[rank].close()  # as its process would end
         return str(caught.value)
 
@@ -62,9 +78,26 @@ def test_a_rank_that_is_gone_is_noticed_by_the_others(gone: int) -> None:
     assert f"no longer hears rank {gone}" in told[0]
 
 
+@pytest.mark.parametrize("gone", [0, 1])
+def test_what_a_rank_said_before_it_ended_is_heard(gone: int) -> None:
+    exchanges = meet(3)
+    said = [PACKET.pack(rank, 0, 0) for rank in range(3)]
+    with ThreadPoolExecutor(3) as pool:
+        early = pool.submit(exchanges[gone], said[gone])
+        late = [rank for rank in range(3) if rank != gone]
+        first = pool.submit(exchanges[late[0]], said[late[0]])
+        last = exchanges[late[1]](said[late[1]])
+        assert early.result(timeout=30) == first.result(timeout=30) == last == said
+    exchanges[gone].close()
+    with pytest.raises(PeerLost):
+        exchanges[late[0]](said[late[0]])
+    for exchange in exchanges:
+        exchange.close()
+
+
 def test_a_rank_that_is_silent_is_lost_after_a_time() -> None:
     exchanges = meet(2, timeout_s=0.2)
     with pytest.raises(PeerLost, match="no longer hears rank 1: silent for 0 s"):
-        exchanges[0]([0, 0, 0])
+        exchanges[0](PACKET.pack(0, 0, 0))
     for exchange in exchanges:
         exchange.close()

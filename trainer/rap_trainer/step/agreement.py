@@ -6,8 +6,10 @@ A rank never acts on its own clock, signal or failure; it says so in its message
 from __future__ import annotations
 
 import secrets
+import struct
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
+from typing import NamedTuple, Self, get_type_hints
 
 import torch
 import torch.distributed as dist
@@ -21,9 +23,8 @@ MAX_NAMED = 4  # ranks of a reason
 Shares = Callable[[Sequence[Offer]], tuple[int, ...] | None]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Message:
-    """What a rank says before a step."""
+class Message(NamedTuple):
+    """What a rank says before a step. A tuple, since all ranks' messages are made before every step."""
 
     rows: int
     ended: bool
@@ -49,7 +50,19 @@ class Message:
 
     @property
     def offer(self) -> Offer:
-        return Offer(rows=self.rows, ended=self.ended, seen_rows=self.seen_rows, bad_rows=self.bad_rows)
+        return Offer(self.rows, self.ended, self.seen_rows, self.bad_rows)
+
+    def packed(self) -> bytes:
+        """As it travels."""
+        return _PACKING.pack(*self)
+
+    @classmethod
+    def read(cls, packed: bytes) -> Self:
+        """What was packed."""
+        return cls._make(_PACKING.unpack(packed))
+
+
+_PACKING = struct.Struct("=" + "".join("?" if kind is bool else "q" for kind in get_type_hints(Message).values()))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,27 +127,29 @@ def _common_plan(messages: Sequence[Message]) -> int:
 
 
 class Exchange:
-    """Gives every rank all ranks' messages: over local sockets on one host, else over the control group."""
+    """Gives every rank all ranks' messages: through memory on one host, else over the control group."""
 
     def __init__(self, world: World) -> None:
         self._world = world
-        width = len(astuple(Message(rows=0, ended=False)))
-        self._mine = torch.zeros(width, dtype=torch.int64)
-        self._all = [torch.zeros(width, dtype=torch.int64) for _ in range(world.size)]
-        self._host = _meet(world, width) if 1 < world.size == world.local_size else None
+        self._host = _meet(world) if 1 < world.size == world.local_size else None
 
     def __call__(self, message: Message) -> list[Message]:
         """Collective. Raises PeerLost."""
         if self._world.size == 1:
             return [message]
-        if self._host is not None:
-            return [_message(list(row)) for row in self._host([int(value) for value in astuple(message)])]
-        self._mine[:] = torch.tensor([int(value) for value in astuple(message)])
+        gather = self._host if self._host is not None else self._gathered
+        return [Message.read(packed) for packed in gather(message.packed())]
+
+    def _gathered(self, mine: bytes) -> list[bytes]:
+        world = self._world
+        sent = torch.frombuffer(bytearray(mine), dtype=torch.uint8)
+        received = [torch.empty_like(sent) for _ in range(world.size)]
         try:
-            dist.all_gather(self._all, self._mine, group=self._world.control_group)
+            dist.all_gather(received, sent, group=world.control_group)
         except RuntimeError as error:
-            raise PeerLost(f"rank {self._world.rank} no longer hears a peer: {_first_line(error)}") from error
-        return [_message(row.tolist()) for row in self._all]
+            reason = str(error).strip().partition("\n")[0]
+            raise PeerLost(f"rank {world.rank} no longer hears a peer: {reason}") from error
+        return [bytes(each.tolist()) for each in received]
 
 
 def starved(ready: Sequence[int], *, batch_rows: int, seconds: float) -> str:
@@ -150,31 +165,9 @@ def starved(ready: Sequence[int], *, batch_rows: int, seconds: float) -> str:
     )
 
 
-def _meet(world: World, width: int) -> HostExchange:
+def _meet(world: World) -> HostExchange:
     address = [f"rap-exchange-{secrets.token_hex(16)}"]
     dist.broadcast_object_list(address, src=0, group=world.control_group)
-    return HostExchange(address[0], rank=world.rank, size=world.size, width=width, timeout_s=peer_timeout_s())
-
-
-def _message(values: list[int]) -> Message:
-    rows, ended, stop, failure, flush, checkpoint, report, ready_plan, refused_plan, measure, seen_rows, bad_rows = (
-        values
+    return HostExchange(
+        address[0], rank=world.rank, size=world.size, num_bytes=_PACKING.size, timeout_s=peer_timeout_s()
     )
-    return Message(
-        rows=rows,
-        ended=bool(ended),
-        stop=bool(stop),
-        failure=failure,
-        flush=bool(flush),
-        checkpoint=bool(checkpoint),
-        report=bool(report),
-        ready_plan=ready_plan,
-        refused_plan=refused_plan,
-        measure=bool(measure),
-        seen_rows=seen_rows,
-        bad_rows=bad_rows,
-    )
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().partition("\n")[0]

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:  # reader processes come here too, and do without torch
     from rap_trainer.batch import Positions, RawBatch
 
 
-@dataclass(frozen=True, kw_only=True)
-class Offer:
-    """What one rank could train next; ranks exchange offers before each step."""
+class Offer(NamedTuple):
+    """What one rank could train next; ranks exchange offers before each step. A tuple: it is made many times a step."""
 
     rows: int
     """Rows this rank can deliver at once, at most what a full step takes."""
