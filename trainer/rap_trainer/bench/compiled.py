@@ -1,4 +1,4 @@
-"""The compile baseline: a plan's ops traced to one graph, under torch.compile with combo kernels and CUDA graphs.
+"""The compile baseline: a plan's ops, traced, under torch.compile with combo kernels and CUDA graphs, in pieces of a few features.
 
 For plans whose lists hold one element a row and whose features are numbers: the lists are taken as numbers, as somebody
 who compiles would write it (inductor of PyTorch 2.11 fails on the offsets of real lists), and batches have one shape.
@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from rap_contract.graph import FeatureGraph, compile_features
+from rap_contract.graph import FeatureGraph, FeatureSpec, compile_features
 from rap_contract.job import RAPJob
 from torch.func import functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -29,6 +29,7 @@ from rap_trainer.program.outputs import dense_matrix
 from rap_trainer.world import World
 
 Tensors = tuple[torch.Tensor, ...]
+FEATURES_A_PIECE = 8  # inductor of PyTorch 2.11 does not end within minutes with all of plan 0 in one graph
 OPTIONS: dict[str, Any] = {"triton.cudagraphs": True, "combo_kernels": True, "benchmark_combo_kernel": False}
 
 
@@ -78,21 +79,21 @@ def as_numbers(raw: RawBatch) -> RawBatch:
 
 
 class CompiledFeatures:
-    """A graph of numbers compiled for batches of the shape of one."""
+    """A graph of numbers compiled for batches of the shape of one: dense features and labels, then sparse ones in pieces."""
 
     def __init__(self, graph: FeatureGraph, example: RawBatch, *, options: dict[str, Any] | None = None) -> None:
         self._graph = graph
-        function = features_function(graph, example)
-        tensors = _tensors(example)
-        constants: Constants = {}
-        function(constants, *tensors)  # constants of ops are made once, outside the traced graph
-        traced = traced_graph(lambda *given: function(constants, *given), tensors)
-        self._compiled = torch.compile(traced, dynamic=False, options=OPTIONS if options is None else options)
+        sparse = range(0, len(graph.sparse), FEATURES_A_PIECE)
+        functions = [dense_function(graph, example)]
+        functions += [ids_function(graph, example, graph.sparse[at : at + FEATURES_A_PIECE]) for at in sparse]
+        self._compiled = [_compiled(function, _tensors(example), options) for function in functions]
 
     def run(self, raw: RawBatch) -> ModelBatch:
         """The model's input; waits for the device once, as the eager program does."""
         torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        dense_BD, ids_FB, present_FB, labels_B = self._compiled(*_tensors(raw))
+        tensors = _tensors(raw)
+        (dense_BD, labels_B), *pieces = (compiled(*tensors) for compiled in self._compiled)
+        ids_FB, present_FB = (torch.cat(parts) for parts in zip(*pieces, strict=True))
         sparse = KeyedJaggedTensor(
             keys=[feature.name for feature in self._graph.sparse],
             values=ids_FB[present_FB],
@@ -106,6 +107,18 @@ class CompiledFeatures:
             global_rows=raw.global_rows,
             event_times_s_B=raw.event_times_s_B,
         )
+
+
+def _compiled(
+    function: Callable[..., Tensors], tensors: Sequence[torch.Tensor], options: dict[str, Any] | None
+) -> Callable[..., Tensors]:
+    constants: Constants = {}
+    function(constants, *tensors)  # constants of ops are made once, outside the traced graph
+    traced = traced_graph(lambda *given: function(constants, *given), tensors)
+    compiled: Callable[..., Tensors] = torch.compile(
+        traced, dynamic=False, options=OPTIONS if options is None else options
+    )
+    return compiled
 
 
 def traced_graph(function: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> torch.fx.GraphModule:
@@ -138,12 +151,44 @@ def _number(traced: torch.fx.GraphModule, node: torch.fx.Node) -> int | float | 
     return held.item() if isinstance(held, torch.Tensor) and held.ndim == 0 else None
 
 
-def features_function(graph: FeatureGraph, example: RawBatch) -> Callable[..., Tensors]:
-    """(constants, tensors of a batch) -> dense matrix, ids and whether they are there [F * B], labels."""
-    names = list(example.columns)
-    nullable = [name for name in names if example.columns[name].nulls_N is not None]
+def dense_function(graph: FeatureGraph, example: RawBatch) -> Callable[..., Tensors]:
+    """(constants, tensors of a batch) -> dense matrix, labels."""
+    values = _values_function(graph, example, graph.dense)
 
     def run(constants: Constants, *tensors: torch.Tensor) -> Tensors:
+        raw, found = values(constants, *tensors)
+        label = bind(raw, graph.label, graph.columns[graph.label])
+        assert isinstance(label, Dense)
+        dense_BD = dense_matrix(graph.dense, [found[feature.node] for feature in graph.dense], raw.row_ids_B)
+        return dense_BD, label.values_B.to(torch.float32)
+
+    return run
+
+
+def ids_function(graph: FeatureGraph, example: RawBatch, features: Sequence[FeatureSpec]) -> Callable[..., Tensors]:
+    """(constants, tensors of a batch) -> ids of these features and whether they are there [F * B]."""
+    values = _values_function(graph, example, features)
+
+    def run(constants: Constants, *tensors: torch.Tensor) -> Tensors:
+        _, found = values(constants, *tensors)
+        ids_FB, present_FB = zip(*(_ids(found[feature.node]) for feature in features), strict=True)
+        return torch.cat(ids_FB), torch.cat(present_FB)
+
+    return run
+
+
+def _values_function(
+    graph: FeatureGraph, example: RawBatch, features: Sequence[FeatureSpec]
+) -> Callable[..., tuple[RawBatch, dict[int, Value]]]:
+    """(constants, tensors of a batch) -> the batch, and the values of all nodes the features need."""
+    names = list(example.columns)
+    nullable = [name for name in names if example.columns[name].nulls_N is not None]
+    needed = {feature.node for feature in features}
+    for node in reversed(graph.nodes):
+        if node.index in needed:
+            needed.update(node.inputs)
+
+    def run(constants: Constants, *tensors: torch.Tensor) -> tuple[RawBatch, dict[int, Value]]:
         values = dict(zip(names, tensors, strict=False))
         nulls = dict(zip(nullable, tensors[len(names) :], strict=False))
         raw = RawBatch(
@@ -156,12 +201,9 @@ def features_function(graph: FeatureGraph, example: RawBatch) -> Callable[..., T
         context = Context(row_ids_B=raw.row_ids_B, constants=constants)
         found: dict[int, Value] = {}
         for node in graph.nodes:
-            found[node.index] = evaluate(node, found, raw, context, graph)
-        label = bind(raw, graph.label, graph.columns[graph.label])
-        assert isinstance(label, Dense)
-        dense_BD = dense_matrix(graph.dense, [found[feature.node] for feature in graph.dense], raw.row_ids_B)
-        ids_FB, present_FB = zip(*(_ids(found[feature.node]) for feature in graph.sparse), strict=True)
-        return dense_BD, torch.cat(ids_FB), torch.cat(present_FB), label.values_B.to(torch.float32)
+            if node.index in needed:
+                found[node.index] = evaluate(node, found, raw, context, graph)
+        return raw, found
 
     return run
 
