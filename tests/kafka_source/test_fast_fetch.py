@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import sys
+from pathlib import Path
 from typing import Any
 
 import kafka
@@ -11,8 +13,10 @@ from kafka.errors import CorruptRecordError, KafkaConnectionError
 from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
 from kafka.protocol import parser
 from kafka.record import MemoryRecords, MemoryRecordsBuilder, memory_records
+from kafka_source.topics import Training, fill, spec
 from rap_trainer.stream.kafka import fast_fetch
 from rap_trainer.stream.kafka.fast_fetch import speed_up
+from servers.kafka_cluster import KafkaCluster
 
 REPLACED: list[tuple[Any, str]] = [
     (KafkaTCPTransport, "_sock_recv"),
@@ -125,12 +129,51 @@ def test_a_socket_gives_all_it_holds_and_says_when_the_other_end_is_gone() -> No
 
 
 @pytest.mark.usefixtures("library")
-def test_a_release_that_was_not_tried_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_release_that_was_not_tried_is_left_as_it_is_and_the_log_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     before = [getattr(owner, name) for owner, name in REPLACED]
     monkeypatch.setattr(kafka, "__version__", "3.1.0")
     assert not speed_up()
     assert [getattr(owner, name) for owner, name in REPLACED] == before
-    assert kafka.__version__.startswith("3.1")
+    assert "kafka-python 3.1.0 is read as it comes" in caplog.text
     monkeypatch.setattr(kafka, "__version__", f"{fast_fetch.KNOWN_LINE}12")
     assert speed_up()
     assert [getattr(owner, name) for owner, name in REPLACED] != before
+
+
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize("missing", ["module", "attribute"])
+def test_a_release_with_other_parts_is_left_as_it_is_and_the_log_says_so(
+    missing: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = answer()
+    before = read(data)
+    if missing == "module":
+        monkeypatch.delitem(sys.modules, "rap_trainer.stream.kafka.fewer_copies", raising=False)
+        monkeypatch.delattr("rap_trainer.stream.kafka.fewer_copies", raising=False)
+        monkeypatch.setitem(sys.modules, "kafka.net.transport", None)
+    else:
+        monkeypatch.delattr(KafkaTCPTransport, "_sock_recv")
+    replaced = [(owner, name, getattr(owner, name)) for owner, name in REPLACED[2:]]
+    assert not speed_up()
+    assert [(owner, name, getattr(owner, name)) for owner, name in REPLACED[2:]] == replaced
+    assert "is read as it comes, about a third as fast: " in caplog.text
+    assert read(data) == before
+
+
+@pytest.mark.kafka
+def test_a_topic_is_read_without_loss_by_a_release_that_was_not_tried(
+    kafka_broker: KafkaCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    planted = tmp_path / "planted"
+    planted.mkdir()
+    (planted / "sitecustomize.py").write_text("import kafka\nkafka.__version__ = '9.0.0'\n")
+    monkeypatch.syspath_prepend(str(planted))  # of the reader process, which begins after this
+    topic = kafka_broker.create_topic()
+    produced = fill(kafka_broker, topic, partitions=1, messages=20, rows=9)
+    training = Training(tmp_path)
+    with training.attempt(spec(kafka_broker, topic, tmp_path)) as sources:
+        training.train(sources, len(produced))
+    training.check(produced, {f"{topic}/0": 20})
+    assert "kafka-python 9.0.0 is read as it comes" in capfd.readouterr().err
