@@ -27,6 +27,10 @@ Stage = Literal["lanes", "scan", "select", "bases", "values", "compare", "progra
 """Kinds of kernels: launches of the fused program, or the whole eager program."""
 
 
+ListShape = Annotated[tuple[Annotated[float, Field(ge=0, le=1e6)], ...], Field(max_length=64)]
+"""Lengths of equal shares of the lists, the shortest first, of which only the proportions count; empty: all are as long."""
+
+
 class Device(Model):
     """What it was measured on."""
 
@@ -167,6 +171,8 @@ class Profile(Model):
     windows: tuple[WindowProfile, ...]
     links: Links
     coefficients: Coefficients
+    list_shape: ListShape = ()
+    """Of the lists it was measured with: what a workload that names none is taken to have."""
     samples: tuple[KernelSample, ...] = Field(default=(), max_length=100_000)
 
     @model_validator(mode="after")
@@ -220,7 +226,12 @@ class GroupWorkload(Model):
     """Of one feature group's columns."""
 
     mean_list_length: float = Field(default=1.0, ge=0, le=1e6)
+    list_shape: ListShape = ()
     null_ratio: float = Field(default=0.0, ge=0, le=1)
+
+    def shaped(self, shape: ListShape) -> Self:
+        """With this shape if none is known; lists that hold one element each have none."""
+        return self if self.list_shape or self.mean_list_length <= 1 else self.model_copy(update={"list_shape": shape})
 
 
 class Workload(Model):
@@ -231,3 +242,8 @@ class Workload(Model):
 
     def of(self, column: str) -> GroupWorkload:
         return self.columns.get(column, self.default)
+
+    def shaped(self, shape: ListShape) -> Self:
+        """With this shape where none is known."""
+        known = {name: load.shaped(shape) for name, load in self.columns.items()}
+        return self.model_copy(update={"default": self.default.shaped(shape), "columns": known})

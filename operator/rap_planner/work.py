@@ -14,9 +14,11 @@ from rap_contract.ops.cartesian import Cartesian
 from rap_contract.ops.firstx import Firstx
 from rap_contract.ops.ngram import Ngram
 from rap_contract.ops.onehot import Onehot
+from rap_contract.ops.sample import Sample
 from rap_contract.plan import FusedKernel
 from rap_contract.profile import Workload
 
+from rap_planner.lengths import Lengths, at_most, crossed, grams, mean, of_column
 from rap_planner.task import Item, Piece, Task
 
 ID_BYTES, NUMBER_BYTES, LENGTH_BYTES = 8, 4, 4  # int64 ids, float32 dense values, int32 lengths and offsets
@@ -107,29 +109,36 @@ def _value_bytes(node: Node, lengths: Sequence[float]) -> float:
 
 def mean_lengths(graph: FeatureGraph, workload: Workload) -> list[float]:
     """Mean elements a row of each node."""
-    lengths: list[float] = []
+    return [mean(each) for each in node_lengths(graph, workload)]
+
+
+def node_lengths(graph: FeatureGraph, workload: Workload) -> list[Lengths]:
+    """How long the lists of each node are."""
+    lengths: list[Lengths] = []
     for node in graph.nodes:
-        lengths.append(_length(node, [lengths[i] for i in node.inputs], workload))
+        lengths.append(_lengths(node, [lengths[i] for i in node.inputs], workload))
     return lengths
 
 
-def _length(node: Node, inputs: list[float], workload: Workload) -> float:
+def _lengths(node: Node, inputs: list[Lengths], workload: Workload) -> Lengths:
     if not node.type.is_list:
-        return 1.0
+        return (1.0,)
     if node.column is not None:
-        return workload.of(node.column).mean_list_length
+        return of_column(workload.of(node.column))
     first = inputs[0]
     op = node.op
     if node.type.width is not None:
-        return float(node.type.width)
+        return (float(node.type.width),)
     if isinstance(op, Firstx):
-        return min(first, op.n)
+        return at_most(first, op.n)
     if isinstance(op, Ngram):
-        return max(first - op.n + 1, min(first, 1.0))
+        return grams(first, op.n)
     if isinstance(op, Onehot):
-        return first * op.classes
+        return tuple(length * op.classes for length in first)
     if isinstance(op, Cartesian):
-        return min(first * inputs[1], op.max)
+        return crossed(first, inputs[1], op.max)
+    if isinstance(op, Sample):
+        return tuple(length * op.rate for length in first)
     return first
 
 

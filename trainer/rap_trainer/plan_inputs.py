@@ -15,7 +15,7 @@ from rap_contract.plan import FusedKernel, Plan
 from rap_contract.problem import InvalidDocument, Problem
 from rap_contract.profile import GroupWorkload, Profile, Workload
 from rap_planner.task import Piece, Task
-from rap_planner.work import Ranks, balanced_owners, mean_lengths, task_of
+from rap_planner.work import Ranks, balanced_owners, node_lengths, task_of
 
 from rap_trainer.evaluation.workload import group_columns
 
@@ -75,7 +75,7 @@ def works_for(
     from rap_trainer.plan.launch_work import Sizes, works_of  # Triton, and only for planning
     from rap_trainer.plan.program_work import program_work
 
-    sizes = Sizes.of(graph, rows, mean_lengths(graph, workload), nullable_columns(graph))
+    sizes = Sizes.of(graph, rows, node_lengths(graph, workload), nullable_columns(graph))
     if not fused:
         return (program_work(graph, sizes, side_by_side=not on_gpu),)
     return works_of(fused_groups(graph, workload), sizes)
@@ -106,7 +106,7 @@ def task_for(job: RAPJob, profile: Profile, *, workload: Workload, owners: Mappi
     graph, problems = compile_features(job.spec)
     if graph is None:
         raise InvalidDocument(problems)
-    trainer = job.spec.trainer
+    trainer, workload = job.spec.trainer, workload.shaped(profile.list_shape)
     num_ranks = trainer.nodes * (trainer.gpus_per_node or trainer.processes_per_node)
     tables = sum(profile.window(name).seconds or 0.0 for name in ("emb_fwd", "emb_bwd"))
     rows, fused = trainer.batch_size_per_gpu, runs_fused(job)

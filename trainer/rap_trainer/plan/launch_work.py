@@ -1,6 +1,6 @@
 """What each launch of the fused program does for each feature: rows, elements, bytes, element functions. Pure.
 
-Sizes are means: list lengths come from the graph's nodes (`rap_planner.work.mean_lengths`). Besides the element functions of
+List lengths come from the graph's nodes (`rap_planner.work.node_lengths`). Besides the element functions of
 the chains, `ops` counts what the kernels do around them, under names with a colon: `:lane` (a row of a lane), `:first` (a lane
 finds the first element of a list), `:element`, `:find` and `:row` (an element of a stage; the search for its row; a row that ends among them),
 `:select` and `:draw` (an element of a selection; its hash), `:pair` (of a comparison), `:chunk` (rows a scan takes at a time),
@@ -16,10 +16,11 @@ from dataclasses import dataclass, field
 from rap_contract.graph import FeatureGraph
 from rap_contract.profile import KernelSample, TileWork
 from rap_contract.profile import Stage as StageName
+from rap_planner.lengths import Lengths, at_most, crossed, grams, mean
 
 from rap_trainer.fusion.groups import Groups, Launch
 from rap_trainer.fusion.slot import Slot
-from rap_trainer.fusion.stages import NO_LIMIT, JointComparison, Lane, Operand, Selection, Stage
+from rap_trainer.fusion.stages import JointComparison, Lane, Operand, Selection, Stage
 
 ID_BYTES, NUMBER_BYTES, LENGTH_BYTES, FLAG_BYTES = 8, 4, 4, 1
 DRAW_BITS = 53  # of a sample's hash
@@ -82,23 +83,27 @@ class Sizes:
     """Of a batch."""
 
     rows: int
-    node_lengths: Sequence[float]
-    """Mean elements a row, by node of the graph."""
-    column_lengths: dict[str, float]
+    node_lengths: Sequence[Lengths]
+    """By node of the graph."""
+    column_lengths: dict[str, Lengths]
     nullable: frozenset[str]
     scratch: dict[int, float] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, graph: FeatureGraph, rows: int, node_lengths: Sequence[float], nullable: frozenset[str]) -> Sizes:
+    def of(cls, graph: FeatureGraph, rows: int, node_lengths: Sequence[Lengths], nullable: frozenset[str]) -> Sizes:
         columns = {node.column: node_lengths[node.index] for node in graph.nodes if node.column is not None}
         for node in graph.nodes:
             if node.weights is not None and node.column is not None:
                 columns[node.weights] = node_lengths[node.index]
         return cls(rows=rows, node_lengths=node_lengths, column_lengths=columns, nullable=nullable)
 
-    def length(self, slot: Slot) -> float:
-        """Mean elements a row of what a slot holds."""
-        return self.column_lengths.get(slot.name, 1.0) if slot.node is None else self.node_lengths[slot.node]
+    def mean(self, node: int) -> float:
+        """Elements a row of a node."""
+        return mean(self.node_lengths[node])
+
+    def lengths(self, slot: Slot) -> Lengths:
+        """Of the lists that a slot holds."""
+        return self.column_lengths.get(slot.name, (1.0,)) if slot.node is None else self.node_lengths[slot.node]
 
     def flags(self, slot: Slot) -> int:
         """Bytes of an element's null flag."""
@@ -155,11 +160,12 @@ def _lane(lane: Lane, sizes: Sizes, tiles: int) -> EntryWork:
 
 def _stage(stage: Stage, sizes: Sizes, tile: int, *, general: bool) -> EntryWork:
     rows, operand = sizes.rows, stage.operand
-    kept = _kept(operand, sizes, stage.limit_before)
-    made = min(_restructured(stage, kept, sizes), stage.limit_after)
+    kept = at_most(_kept(operand, sizes), stage.limit_before)
+    read = mean(kept)
+    made = mean(at_most(_restructured(stage, kept, sizes), stage.limit_after))
     weights = NUMBER_BYTES if stage.weighted else 0
     written = ID_BYTES if stage.destination.slot is None else stage.destination.dtype.num_bytes
-    num_bytes = kept * (operand.dtype.num_bytes + sizes.flags(operand.slot) + weights) + made * (written + weights)
+    num_bytes = read * (operand.dtype.num_bytes + sizes.flags(operand.slot) + weights) + made * (written + weights)
     ops = Counter({":element": int(rows * made), ":row": rows})
     if general or not stage.keeps_positions:
         ops[":find"] = int(rows * made)
@@ -167,42 +173,42 @@ def _stage(stage: Stage, sizes: Sizes, tile: int, *, general: bool) -> EntryWork
         ops[f":{stage.structure.kind}"] = int(
             rows * made * max(stage.structure.parameter, 1) if "gram" in stage.structure.kind else rows * made
         )
-    for steps, count in ((stage.pre, kept), (stage.post, made)):
+    for steps, count in ((stage.pre, read), (stage.post, made)):
         for step in steps:
             ops[step.name] += int(rows * count)
     tiles = max(1, -(-ops[":element"] // tile))
     return EntryWork(feature=stage.feature, num_bytes=rows * (num_bytes + 2 * LENGTH_BYTES), ops=ops, num_tiles=tiles)
 
 
-def _kept(operand: Operand, sizes: Sizes, limit: int) -> float:
-    """Mean elements a row that a fusion reads."""
-    length, selection = sizes.length(operand.slot), operand.selection
-    if selection is not None:
-        length = min(length, selection.limit)
-        if selection.rate_word is not None:
-            length *= min(1.0, selection.rate_word / 2.0**DRAW_BITS)
-    return min(length, limit if limit != NO_LIMIT else length)
+def _kept(operand: Operand, sizes: Sizes) -> Lengths:
+    """Elements that a fusion may read."""
+    lengths, selection = sizes.lengths(operand.slot), operand.selection
+    if selection is None:
+        return lengths
+    rate = 1.0 if selection.rate_word is None else min(1.0, selection.rate_word / 2.0**DRAW_BITS)
+    return tuple(min(min(length, selection.limit) * rate, selection.keep) for length in lengths)
 
 
-def _restructured(stage: Stage, kept: float, sizes: Sizes) -> float:
+def _restructured(stage: Stage, kept: Lengths, sizes: Sizes) -> Lengths:
     structure = stage.structure
     match structure.kind:
         case "ngram" | "windows":
-            return max(kept - structure.parameter + 1, min(kept, 1.0))
+            return grams(kept, structure.parameter)
         case "onehot":
-            return kept * structure.parameter
+            return tuple(length * structure.parameter for length in kept)
         case "cartesian":
-            other = 1.0 if structure.other is None else _kept(structure.other, sizes, NO_LIMIT)
-            return min(kept * other, structure.parameter)
+            other = (1.0,) if structure.other is None else _kept(structure.other, sizes)
+            return crossed(kept, other, structure.parameter)
         case _:
             return kept
 
 
 def _selection(selection: Selection, feature: str, sizes: Sizes, tiles: int) -> EntryWork:
-    elements = sizes.rows * sizes.length(selection.slot)
+    lengths = sizes.lengths(selection.slot)
+    elements = sizes.rows * mean(lengths)
     ops = Counter({":select": int(elements), ":row": sizes.rows})
     if selection.rate_word is not None:
-        ops[":draw"] = int(sizes.rows * min(sizes.length(selection.slot), selection.limit))
+        ops[":draw"] = int(sizes.rows * mean(at_most(lengths, selection.limit)))
     flags = FLAG_BYTES * (1 if selection.partner is None else 2)
     return EntryWork(
         feature=feature,
@@ -213,10 +219,10 @@ def _selection(selection: Selection, feature: str, sizes: Sizes, tiles: int) -> 
 
 
 def _comparison(comparison: JointComparison, sizes: Sizes, tiles: int) -> EntryWork:
-    first, second = _kept(comparison.first, sizes, NO_LIMIT), _kept(comparison.second, sizes, NO_LIMIT)
+    first, second = mean(_kept(comparison.first, sizes)), mean(_kept(comparison.second, sizes))
     rows = sizes.rows
     scores = sum(
-        NUMBER_BYTES * _kept(each, sizes, NO_LIMIT)
+        NUMBER_BYTES * mean(_kept(each, sizes))
         for each in (comparison.first_scores, comparison.second_scores)
         if each is not None
     )

@@ -38,7 +38,7 @@ def program_work(graph: FeatureGraph, sizes: Sizes, *, side_by_side: bool) -> La
             ops[CALL] += calls.get(node.index, 1.0)  # type: ignore[assignment]  # Counter holds floats as well
             if node.op is not None:
                 ops[node.op.stem] += int(sizes.rows * _elements(node, sizes))
-        length = sizes.node_lengths[feature.node] if feature.table is not None else feature.width
+        length = sizes.mean(feature.node) if feature.table is not None else feature.width
         num_bytes += sizes.rows * length * (ID_BYTES if feature.table is not None else NUMBER_BYTES)
         entries.append(EntryWork(feature=feature.name, num_bytes=num_bytes, ops=ops, num_tiles=1 / len(graph.features)))
     return LaunchWork(stage="program", wave=0, entries=tuple(entries))
@@ -48,7 +48,7 @@ def _calls(graph: FeatureGraph, sizes: Sizes) -> dict[int, float]:
     """Calls by node: those of a block are shared by its strands."""
     found: dict[int, float] = {}
     for lane in lanes_of(graph):
-        size = sizes.rows * sizes.node_lengths[lane.strands[0][0].inputs[0]]
+        size = sizes.rows * sizes.mean(lane.strands[0][0].inputs[0])
         together = 1.0 if size > LARGE else min(len(lane.strands), max(1.0, BLOCK // max(size, 1.0)))
         for strand in lane.strands:
             found.update({node.index: 1.0 / together for node in strand})
@@ -57,15 +57,15 @@ def _calls(graph: FeatureGraph, sizes: Sizes) -> dict[int, float]:
 
 def _elements(node: Node, sizes: Sizes) -> float:
     """Elements a row an op handles."""
-    lengths = [sizes.node_lengths[index] for index in node.inputs]
+    lengths = [sizes.mean(index) for index in node.inputs]
     if node.op is not None and node.op.stem in PAIRS:
         return lengths[0] * lengths[1]
-    return max([*lengths[:1], sizes.node_lengths[node.index]])
+    return max([*lengths[:1], sizes.mean(node.index)])
 
 
 def _bytes(node: Node, sizes: Sizes) -> float:
     """Bytes a row that a node makes, or of a raw column that are read."""
-    length = sizes.node_lengths[node.index]
+    length = sizes.mean(node.index)
     lists = LENGTH_BYTES if node.type.is_list else 0
     flags = FLAG_BYTES if node.column in sizes.nullable else 0
     return length * (node.type.dtype.num_bytes + flags) + lists

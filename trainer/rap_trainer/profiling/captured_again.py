@@ -34,7 +34,7 @@ def measured_again(
     _need_room(world)
     lengths = sorted({each.solo_seconds for each in _probes(profile.windows)})
     chosen = (lengths[len(lengths) // 3], lengths[2 * len(lengths) // 3]) if len(lengths) > 2 else (2e-5, 1e-4)
-    with _nothing_changed(assembly):
+    with nothing_changed(assembly):
         found = CapturedWindows(assembly, world, sort_early=sort_early).find(grids=grids, lengths=chosen, brief=True)
     windows = found.windows(profile.window(INPUT_DIST).seconds or 0.0)
     slower = _seconds_per_byte(windows) / (_seconds_per_byte(profile.windows) or 1.0)
@@ -63,7 +63,7 @@ def _seconds_per_byte(windows: tuple[WindowProfile, ...]) -> float:
 
 
 @contextmanager
-def _nothing_changed(assembly: Assembly) -> Iterator[None]:
+def nothing_changed(assembly: Assembly) -> Iterator[None]:
     """Zero rows in both slots; dense values, optimizer state and what the last steps left are put back."""
     optimizer, dense = assembly.optimizer, assembly.dense
     changed = [dense.flat.values, optimizer.step, *optimizer.states, *dense.buffers]

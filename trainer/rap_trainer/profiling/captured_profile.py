@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from rap_contract.graph import FeatureGraph
-from rap_contract.profile import GroupWorkload, KernelSample, Profile, Workload
+from rap_contract.profile import KernelSample, Profile
 from rap_planner.fit import fit
 from rap_planner.work import mean_lengths
 
 from rap_trainer.captured.assemble import Assembly
+from rap_trainer.profiling.batches import pool, shape_of, workload_of
 from rap_trainer.profiling.captured_windows import GRIDS, CapturedWindows
 from rap_trainer.profiling.device import device_of
 from rap_trainer.profiling.found import of_first_rank
@@ -52,7 +53,8 @@ def captured_profile(
     lengths = probe_lengths(samples)
     left = seconds - (time.monotonic() - began)
     found = CapturedWindows(assembly, world).find(grids=grids, lengths=lengths, seconds=left)
-    sizes = mean_lengths(graph, Workload(default=GroupWorkload(mean_list_length=mean_length)))
+    workload = workload_of([pool(document, rows, mean_length=mean_length, seed=0, device=world.device)])
+    sizes = mean_lengths(graph, workload)
     num_ids = rows * sum(sizes[feature.node] for feature in graph.sparse)
     input_dist = exchange_seconds(world, num_ids * ID_BYTES)
     return Profile(
@@ -67,6 +69,7 @@ def captured_profile(
         windows=found.windows(input_dist),
         links=links(world),
         coefficients=fit(samples),
+        list_shape=shape_of(workload),
         samples=samples,
     )
 

@@ -28,10 +28,13 @@ GRIDS: tuple[int | None, ...] = (None, 32, 64, 100)
 """Programs tried in each window: a full grid, and what leaves the exchange's or a GEMM's SMs free (H200: 132)."""
 LENGTHS = (6e-6, 15e-6, 40e-6, 100e-6)
 """Seconds of the probes, alone on a full grid."""
-TIMED_S, STEPS, REPEATS = 12e-3, (4, 16), 3
-"""A timing takes about so long, in so many steps at least and at most; the median of so many counts."""
-LONG_S, LONG_REPEATS = 10e-3, 2
-"""Of steps as long as this a graph has a probe in every window, and every other length is tried, so often: each takes half a second."""
+TIMED_S, STEPS, REPEATS = 12e-3, (12, 16), 3
+"""A timing takes about so long, in so many steps at least and at most; the median of so many counts. With few steps it is the ranks' beginning
+that is timed: in 4 of 24 ms what a probe added was off by 0.5 ms (plan 4, 2 H200s, 2026-11-30)."""
+BRIEF_STEPS = 4
+"""Of a timing at least, where all is to be found in seconds."""
+LONG_S, IDLE_S = 10e-3, 5e-6
+"""Steps as long as this are timed once, with the two shortest probes and one of so long, which shows what the window itself costs."""
 
 
 class CapturedWindows:
@@ -54,57 +57,63 @@ class CapturedWindows:
         """Every window on the first grid, and on the others what `seconds` allow. Collective; some seconds a grid.
 
         `brief`: of each grid one graph with a probe in every window, one of which works at a time, each timed once: a few times as fast,
-        but what a branch costs that does nothing (a launch, if that) is not in it. Long steps have such graphs, too: a launch is nothing to them.
+        but what a branch costs that does nothing is not in it: a launch, and on several ranks an exchange of ids that leaves later.
         """
         base = self._steps(NoPreprocessing(), Schedule())
         step_seconds = self.seconds(base)
-        self._num_steps = min(max(round(TIMED_S / step_seconds), STEPS[0]), STEPS[1])
         is_long = step_seconds >= LONG_S
-        together = brief or is_long
-        self._repeats = 1 if brief else LONG_REPEATS if is_long else REPEATS
-        lengths = lengths[::2] if is_long else lengths
+        self._num_steps = min(max(round(TIMED_S / step_seconds), BRIEF_STEPS if brief else STEPS[0]), STEPS[1])
+        self._repeats = 1 if brief or is_long else REPEATS
+        if is_long:
+            lengths = lengths[::2] if brief else (IDLE_S, *lengths[:2])
         opens = self._opens()
-        probes = Probes(self._world.device, num=len(PLACES) if together else 1)
-        sizes = self._agreed([probes.sized(kind, length) for kind in kinds for length in lengths])
+        probes = Probes(self._world.device, num=len(PLACES) if brief else 1)
+        sizes = self._agreed([[probes.sized(kind, length) for kind in kinds] for length in lengths])
         found: dict[str, list[Response]] = {window: [] for window in PLACES}
         began = time.monotonic()
         for done, grid in enumerate(grids):
             so_far = time.monotonic() - began
             if done and self._slowest(so_far * (done + 1) / done - seconds) > 0:
                 break
-            solos = [(size, probes.solo_seconds(size, grid)) for size in sizes]
+            solos = {size: probes.solo_seconds(size, grid) for alike in sizes for size in alike}
             probes.set(None)
-            for windows in (PLACES,) if together else [(window,) for window in PLACES]:
+            for windows in (PLACES,) if brief else [(window,) for window in PLACES]:
                 steps = self._steps(probes, _one_in_each(windows, grid))
                 for kernel, window in enumerate(windows):
-                    found[window] += [
-                        Response(
-                            kind=size.kind,
-                            programs=grid,
-                            num_bytes=size.num_bytes,
-                            solo_seconds=solo,
-                            added_seconds=self._added(steps, steps if together else base, probes, size, kernel),
-                        )
-                        for size, solo in solos
-                    ]
+                    for alike in sizes:
+                        added = self._added(steps, steps if brief else base, probes, alike, kernel)
+                        found[window] += [
+                            Response(
+                                kind=size.kind,
+                                programs=grid,
+                                num_bytes=size.num_bytes,
+                                solo_seconds=solos[size],
+                                added_seconds=seconds_added,
+                            )
+                            for size, seconds_added in zip(alike, added, strict=True)
+                        ]
                 steps.close()
         base.close()
         responses = {window: tuple(each) for window, each in found.items()}
         return Found(step_seconds=step_seconds, opens_seconds=opens, responses=responses)
 
-    def _added(self, steps: CapturedSteps, base: CapturedSteps, probes: Probes, size: ProbeSize, kernel: int) -> float:
-        """What the step loses to a probe. Collective."""
-        added = []
+    def _added(
+        self, steps: CapturedSteps, base: CapturedSteps, probes: Probes, sizes: Sequence[ProbeSize], kernel: int
+    ) -> list[float]:
+        """What the step loses to each probe. Collective."""
+        added: list[list[float]] = [[] for _ in sizes]
         for _ in range(self._repeats):
-            probes.set(size, kernel)
-            with_probe = self._timed(steps)
             probes.set(None, kernel)
-            added.append(with_probe - self._timed(base))
-        return max(0.0, self._slowest(statistics.median(added)))
+            without = self._timed(base)
+            for size, times in zip(sizes, added, strict=True):
+                probes.set(size, kernel)
+                times.append(self._timed(steps) - without)
+        probes.set(None, kernel)
+        return [max(0.0, statistics.median(times)) for times in added]
 
     def seconds(self, steps: CapturedSteps) -> float:
         """Median seconds of a step, of the slowest rank. Collective."""
-        return self._slowest(statistics.median(self._timed(steps) for _ in range(self._repeats)))
+        return statistics.median(self._timed(steps) for _ in range(self._repeats))
 
     def seconds_under(self, work: Preprocessor, schedule: Schedule) -> float:
         """A step with this work under a schedule. Collective."""
@@ -114,7 +123,7 @@ class CapturedWindows:
         return seconds
 
     def _timed(self, steps: CapturedSteps) -> float:
-        """Seconds of a step on this rank, all ranks begin together."""
+        """Seconds of a step on the slowest rank, all ranks begin together. Collective."""
         torch.cuda.synchronize(self._world.device)
         dist.barrier(self._world.control_group)
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]  # torch leaves it untyped
@@ -125,7 +134,7 @@ class CapturedWindows:
             step()
         end.record()
         end.synchronize()
-        return float(begin.elapsed_time(end)) / 1e3 / self._num_steps
+        return self._slowest(float(begin.elapsed_time(end)) / 1e3 / self._num_steps)
 
     def _opens(self) -> dict[str, float]:
         """Probes without work in every window write when they begin."""
@@ -166,7 +175,7 @@ class CapturedWindows:
         dist.all_reduce(slowest, op=dist.ReduceOp.MAX, group=self._world.control_group)
         return float(slowest)
 
-    def _agreed(self, sizes: list[ProbeSize]) -> list[ProbeSize]:
+    def _agreed(self, sizes: list[list[ProbeSize]]) -> list[list[ProbeSize]]:
         """The first rank's sizes on every rank."""
         if self._world.size > 1:
             dist.broadcast_object_list(sizes, src=0, group=self._world.control_group)

@@ -11,7 +11,7 @@ from rap_planner.fit import fit
 
 from rap_trainer.evaluation.evaluator import Evaluator
 from rap_trainer.model.shard import ShardedModel
-from rap_trainer.profiling.batches import pool
+from rap_trainer.profiling.batches import pool, shape_of, workload_of
 from rap_trainer.profiling.device import device_of
 from rap_trainer.profiling.eager_windows import EagerWindows
 from rap_trainer.profiling.found import of_first_rank
@@ -73,5 +73,6 @@ def eager_profile(
         windows=found.windows(input_dist),
         links=links(world),
         coefficients=fit(samples),
+        list_shape=shape_of(workload_of(raws[:1])),
         samples=samples,
     )

@@ -12,13 +12,13 @@ from typing import Any
 
 import torch
 from rap_contract.graph import FeatureGraph
-from rap_contract.profile import GroupWorkload, KernelSample, Workload
-from rap_planner.work import mean_lengths as node_lengths
+from rap_contract.profile import KernelSample
+from rap_planner.work import node_lengths
 
 from rap_trainer.batch import RawBatch
 from rap_trainer.plan.launch_work import Sizes
 from rap_trainer.plan.program_work import program_work
-from rap_trainer.profiling.batches import first_rows, mean_lengths, pool
+from rap_trainer.profiling.batches import first_rows, pool, workload_of
 from rap_trainer.profiling.subgraphs import parts
 from rap_trainer.program import Program
 
@@ -69,9 +69,8 @@ def program_samples(
     on_gpu = device.type == "cuda"
     for part, batches in _cases(document, graph, rows, mean_length, device, seconds):
         program = Program(part)
-        columns = {name: GroupWorkload(mean_list_length=each) for name, each in mean_lengths(batches[0]).items()}
         nullable = frozenset(name for name, column in batches[0].columns.items() if column.nulls_N is not None)
-        lengths = node_lengths(part, Workload(columns=columns))
+        lengths = node_lengths(part, workload_of(batches))
         work = program_work(part, Sizes.of(part, batches[0].num_rows, lengths, nullable), side_by_side=not on_gpu)
         taken = [timed(partial(program.run, batch), device) for batch in (batches[0], *batches[:RUNS])]
         found.append(work.sample(0, programs=None, seconds=statistics.median(taken[1:])))

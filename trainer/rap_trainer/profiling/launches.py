@@ -10,14 +10,14 @@ from collections.abc import Callable, Sequence
 
 import torch
 from rap_contract.graph import FeatureGraph
-from rap_contract.profile import GroupWorkload, KernelSample, Workload
-from rap_planner.work import mean_lengths as node_lengths
+from rap_contract.profile import KernelSample
+from rap_planner.work import node_lengths
 
 from rap_trainer.batch import RawBatch
 from rap_trainer.fusion.layout import OutputLayout
 from rap_trainer.fusion.program import FusedProgram, Limits
 from rap_trainer.plan.launch_work import Sizes, works_of
-from rap_trainer.profiling.batches import mean_lengths
+from rap_trainer.profiling.batches import workload_of
 
 ROUNDS = 4
 """Passes over the input sets in one graph."""
@@ -56,8 +56,7 @@ class LaunchBench:
             runs.append((program.bind(batch), program.new_outputs(present_BF=present)))
         for binding, outputs in runs:
             program.launch(binding, outputs)
-        columns = {name: GroupWorkload(mean_list_length=each) for name, each in mean_lengths(batches[0]).items()}
-        lengths = node_lengths(graph, Workload(columns=columns))
+        lengths = node_lengths(graph, workload_of(batches))
         works = works_of(program.groups, Sizes.of(graph, rows, lengths, nullable))
         found = []
         for number, work in enumerate(works):

@@ -1,0 +1,93 @@
+"""What all of a job's preprocessing adds to its captured step in each window: the job's own launches are the probe. GPU only; collective.
+
+Probes of one kind and length say how much room a window has; how well these very launches fit it they say only roughly
+(on two H200s the order of plan 4's windows was another one, 2026-11-30). Measured between two steps, as `captured_again` does. Not here: when.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+
+import torch
+import torch.distributed as dist
+from rap_contract.profile import KINDS, Profile, Response, WindowProfile
+from rap_contract.windows import INLINE, INPUT_DIST, PLACES
+from rap_planner.correct import corrected
+
+from rap_trainer.captured.capture import CapturedSteps
+from rap_trainer.captured.runtime import CapturedRuntime
+from rap_trainer.captured.schedule import Schedule, Window
+from rap_trainer.captured.step import NoPreprocessing, Preprocessor, TrainStep
+from rap_trainer.profiling.captured_again import nothing_changed
+from rap_trainer.world import World
+
+NOTHING = ""
+"""The step without preprocessing."""
+STEPS, REPEATS = 4, 3
+"""Timed in turn with the other windows, so often; the median counts."""
+LEAST_S = 1e-6
+
+
+def own_work(runtime: CapturedRuntime, world: World) -> dict[str, float]:
+    """Seconds of a step without preprocessing (NOTHING), with it inline, and in each of PLACES; of the slowest rank. Collective."""
+    parts, work, kernels = runtime.assembled, runtime.preprocessor, runtime.num_kernels
+
+    def captured(work: Preprocessor, schedule: Schedule) -> CapturedSteps:
+        step = TrainStep(
+            parts.lookup,
+            parts.dense,
+            parts.optimizer,
+            parts.exchange,
+            lanes=parts.lanes,
+            preprocessor=work,
+            schedule=schedule,
+            lists=parts.lists,
+        )
+        # As a plan is captured beside training: without looking for garbage, which takes longer than the capture.
+        return runtime.beside.run(
+            lambda: CapturedSteps(step, parts.slots, warm=True, sort_early=runtime.sorts_early, beside=True)
+        )
+
+    with runtime.beside.alone(), nothing_changed(parts):
+        cases = {NOTHING: captured(NoPreprocessing(), Schedule())}
+        for name in (INLINE, *PLACES):
+            cases[name] = captured(work, Schedule.uniform(kernels, Window(name)))
+        times: dict[str, list[float]] = {name: [] for name in cases}
+        for _ in range(REPEATS):
+            for name, steps in cases.items():
+                times[name].append(_timed(steps, world))
+        for steps in cases.values():
+            runtime.beside.close_behind(steps)
+    medians = torch.tensor([statistics.median(each) for each in times.values()], dtype=torch.float64)
+    if world.size > 1:
+        dist.all_reduce(medians, op=dist.ReduceOp.MAX, group=world.control_group)
+    return dict(zip(times, medians.tolist(), strict=True))
+
+
+def with_own_work(profile: Profile, own: Mapping[str, float], *, predicted_s: float) -> Profile:
+    """The profile whose windows say of the job's preprocessing as it is now what was measured. `predicted_s`: all of it inline, by the profile."""
+    inline_s = max(own[INLINE] - own[NOTHING], LEAST_S)
+    windows = [profile.window(INPUT_DIST)]
+    for name in PLACES:
+        added_s = max(own[name] - own[NOTHING], 0.0)
+        responses = tuple(
+            Response(kind=kind, num_bytes=0, solo_seconds=inline_s, added_seconds=added_s) for kind in KINDS
+        )
+        windows.append(WindowProfile(name=name, seconds=profile.window(name).seconds, responses=responses))
+    scaled = corrected(profile, preprocessing=inline_s / predicted_s) if predicted_s > 0 else profile
+    return scaled.model_copy(update={"step_seconds": own[NOTHING], "windows": tuple(windows)})
+
+
+def _timed(steps: CapturedSteps, world: World) -> float:
+    """Seconds of a step on this rank; all ranks begin together."""
+    torch.cuda.synchronize(world.device)
+    dist.barrier(world.control_group)
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    steps.replay(0)
+    begin.record()
+    for turn in range(STEPS):
+        steps.replay(1 - turn % 2)
+    end.record()
+    end.synchronize()
+    return float(begin.elapsed_time(end)) / 1e3 / STEPS
