@@ -13,6 +13,7 @@ from rap_operator.replanning.values import Act, Ask, Forget, Proposal, Store, Ta
 from rap_operator.replanning.window import reduced
 
 MAX_REFUSED = 32
+TURN_S = 60.0  # a job that waits for a place is woken when it has one (`replanner.py`); this is for an operator that forgot it
 MAX_KEPT = 12  # plans in the ConfigMap at most, for a return and for `rap plan --diff`
 
 
@@ -111,7 +112,7 @@ def _searched(
         return told.decided(outcome, reason, message, plans=plans, numbers=numbers, acts=acts)
     if case.policy.mode == "Auto" and not case.seen.may_switch:
         message = "as many jobs as may are switching; this one waits for its turn"
-        return case.decided("None", "LimitReached", message, plans=plans, numbers=numbers, wake_s=5.0)
+        return case.decided("None", "LimitReached", message, plans=plans, numbers=numbers, wake_s=TURN_S)
     return _begun(case, window, trigger, proposal, numbers=numbers)
 
 

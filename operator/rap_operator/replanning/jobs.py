@@ -13,6 +13,8 @@ from rap_operator.views import PodView
 
 MAX_RANKS = 4
 """Asked of a job: all ranks make the same steps, so more would say the same; the first always is."""
+SWITCHING = ("Applying", "Reverting")
+"""States of a change that hold a place: the ranks are asked to switch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +36,8 @@ class JobRanks:
     attempt: int
     num_ranks: int
     ranks: tuple[Rank, ...]
+    is_switching: bool = False
+    """The ranks are asked to take another plan."""
 
     @property
     def planning_url(self) -> str:
@@ -47,6 +51,21 @@ def replannable(cache: Cache) -> Iterator[JobRanks]:
         found = ranks_of(view, cache.pods(view.meta.uid))
         if found is not None:
             yield found
+
+
+def switching(cache: Cache) -> Iterator[JobRanks]:
+    """Those of them whose ranks are asked to take another plan."""
+    for view in cache.rapjobs():
+        if is_switching(view):
+            found = ranks_of(view, cache.pods(view.meta.uid))
+            if found is not None:
+                yield found
+
+
+def is_switching(view: RapJobView) -> bool:
+    """Whether the job holds one of the places to switch."""
+    change = ((view.item.get("status") or {}).get("replanning") or {}).get("change") or {}
+    return change.get("state") in SWITCHING
 
 
 def ranks_of(view: RapJobView, pods: tuple[PodView, ...]) -> JobRanks | None:
@@ -81,4 +100,5 @@ def ranks_of(view: RapJobView, pods: tuple[PodView, ...]) -> JobRanks | None:
         attempt=int(attempt["number"]),
         num_ranks=total,
         ranks=tuple(ranks),
+        is_switching=is_switching(view),
     )

@@ -1,6 +1,7 @@
-"""Reads all jobs' ranks again and again, a few at a time, and keeps the last readings of each. Decides nothing.
+"""Reads all jobs' ranks again and again, evenly over a round, and keeps the last readings of each. Decides nothing.
 
-What it remembers is lost with the process; a new one waits for a full window before anything is decided.
+Evenly, for the pages of a thousand jobs at once would hold the interpreter, and with it every pass, for a second. What it
+remembers is lost with the process; a new one waits for a full window before anything is decided.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ from rap_operator.replanning.values import Reading
 
 LOG = logging.getLogger(__name__)
 CONCURRENCY = 8
+TICK_S = 0.5
+SWITCHING_EVERY_S = 5.0
+"""A job that holds one of the few places to switch is read so often, however long a round of all jobs takes."""
 MAX_READS_PER_S = 18.0  # of ranks: 0.7 ms of CPU each (23 kB, measured 2026-11-30)
 # With many jobs fewer ranks of each are asked, at least the first: a longer round would be a hole in a window of 120 s.
 ROUND_S = 50.0
@@ -46,27 +50,52 @@ class Reader:
         source: Source,
         on_news: Callable[[Key], None],
         *,
+        switching: Callable[[], Iterable[JobRanks]] = tuple,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`switching`: those of the jobs whose ranks are asked to switch."""
         self._jobs, self._source, self._on_news, self._clock = jobs, source, on_news, clock
+        self._switching = switching
         self._pool = ThreadPoolExecutor(CONCURRENCY, thread_name_prefix="replan-read")
         self._lock = threading.Lock()
         self._known: dict[str, _Known] = {}
+        self._under_way: set[str] = set()
+        self._round: deque[JobRanks] = deque()
+        self._round_s = self._hastened_s = clock()
         self.tell_every_s = self._news_every_s = TELL_EVERY_S
 
     def run(self, stopping: threading.Event, *, interval_s: float) -> None:
         """Reads all jobs again and again."""
-        pause_s = interval_s
-        while not stopping.wait(pause_s):
-            began_s, num_reads = self._clock(), 0
+        tick_s = min(TICK_S, interval_s)
+        while not stopping.wait(tick_s):
             try:
-                num_reads = self.read_all()
+                self.turn(interval_s, tick_s)
             except Exception:
-                LOG.exception("a round of readings")
-            pause_s = max(interval_s - (self._clock() - began_s), num_reads / MAX_READS_PER_S, 0.05)
+                LOG.exception("a turn of readings")
 
-    def read_all(self) -> int:
-        """One round; gives the number of ranks that were asked. Jobs that no longer run are forgotten."""
+    def turn(self, interval_s: float, tick_s: float) -> None:
+        """Begins the reads of one tick: of the jobs that switch if it is time, and of the next ones of the round."""
+        now_s = self._clock()
+        if now_s - self._hastened_s >= min(SWITCHING_EVERY_S, interval_s):
+            self._hastened_s = now_s
+            for job in self._switching():
+                self._begin(job)
+        if not self._round and now_s - self._round_s >= interval_s:
+            self._round_s = now_s
+            self._round.extend(self._due())
+        budget = MAX_READS_PER_S * tick_s
+        while self._round and budget > 0:
+            job = self._round.popleft()
+            budget -= len(job.ranks)
+            self._begin(job)
+
+    def read_all(self) -> None:
+        """One round at once, to its end."""
+        for _ in self._pool.map(self._read, self._due()):
+            pass
+
+    def _due(self) -> list[JobRanks]:
+        """The jobs of a round. Those that no longer run are forgotten."""
         jobs = list(self._jobs())
         most = max(int(MAX_READS_PER_S * ROUND_S / max(len(jobs), 1)), 1)
         jobs = [job if len(job.ranks) <= most else replace(job, ranks=job.ranks[:most]) for job in jobs]
@@ -75,10 +104,7 @@ class Reader:
         with self._lock:
             for uid in self._known.keys() - uids:
                 del self._known[uid]
-            due = [job for job in jobs if self._is_due(job.uid)]
-        for _ in self._pool.map(self._read, due):
-            pass
-        return sum(len(job.ranks) for job in due)
+            return [job for job in jobs if self._is_due(job.uid)]
 
     def readings_of(self, uid: str) -> tuple[Reading, ...]:
         """The last readings of a job, oldest first."""
@@ -93,15 +119,33 @@ class Reader:
             return False
         return True
 
+    def _begin(self, job: JobRanks) -> None:
+        """Unless the job's last read still goes on."""
+        with self._lock:
+            if job.uid in self._under_way:
+                return
+            self._under_way.add(job.uid)
+        self._pool.submit(self._read_to_the_end, job)
+
+    def _read_to_the_end(self, job: JobRanks) -> None:
+        try:
+            self._read(job)
+        except Exception:
+            LOG.exception("reading %s/%s", *job.key)
+        finally:
+            with self._lock:
+                self._under_way.discard(job.uid)
+
     def _read(self, job: JobRanks) -> None:
         reading = self._source.read(job)
         now_s = self._clock()
         with self._lock:
             known = self._known.setdefault(job.uid, _Known())
+            is_other = not known.readings or known.readings[-1].plan != reading.plan
             known.readings.append(reading)
             known.silent = 0 if reading.pages else known.silent + 1
             known.skip = min(2 ** min(known.silent - 1, 8) - 1, PATIENCE) if known.silent else 0
-            is_news = now_s - known.told_s >= self._news_every_s or bool(reading.error)
+            is_news = now_s - known.told_s >= self._news_every_s or is_other or job.is_switching or bool(reading.error)
             known.told_s = now_s if is_news else known.told_s
         if is_news:
             self._on_news(job.key)

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import islice
 
 from rap_operator import naming
 from rap_operator.api import Api
@@ -16,7 +17,7 @@ from rap_operator.decision import Replan
 from rap_operator.observed import Subject
 from rap_operator.pages import Fetch
 from rap_operator.replanning import plan_config
-from rap_operator.replanning.jobs import JobRanks, ranks_of, replannable
+from rap_operator.replanning.jobs import JobRanks, is_switching, ranks_of, replannable, switching
 from rap_operator.replanning.reader import Reader
 from rap_operator.replanning.searches import Limits, Searches
 from rap_operator.replanning.sources import Source
@@ -25,8 +26,8 @@ from rap_operator.resources import CONFIG_MAPS
 
 LOG = logging.getLogger(__name__)
 GRANT_S = 30.0  # a place that was taken and never shows in a status is free again
-SWITCHING = ("Applying", "Reverting")
-"""States of a change that hold a place: the ranks are asked to switch."""
+HAND_OUT_S = 1.0
+"""How often places that became free are given to the jobs that wait for one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,15 +55,21 @@ class Replanner:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._cache, self._clock, self.options = cache, clock, options or Options()
-        self.reader = Reader(lambda: replannable(cache), source, on_news, clock=clock)
+        self.reader = Reader(
+            lambda: replannable(cache), source, on_news, switching=lambda: switching(cache), clock=clock
+        )
         self.reader.tell_every_s = min(self.reader.tell_every_s, self.options.interval_s)
         self.searches = Searches(fetch, on_news, limits=self.options.search)
         self.count: Callable[[str, str], None] = lambda outcome, reason: None
+        self._on_news = on_news
         self._lock = threading.Lock()
         self._granted: dict[str, float] = {}
+        self._waiting: dict[str, Key] = {}
+        """Jobs without a place, the longest waiting first: each is woken when one is kept for it, not again and again."""
 
     def start(self, stopping: threading.Event) -> None:
-        """Begins to read."""
+        """Begins to read, and to hand places out."""
+        threading.Thread(target=self._hand_out_until, args=(stopping,), daemon=True).start()
         arguments = {"interval_s": self.options.interval_s}
         threading.Thread(target=self.reader.run, args=(stopping,), kwargs=arguments, daemon=True).start()
 
@@ -87,7 +94,7 @@ class Replanner:
             in_force=view.plan if view is not None else "",
             stored=view.plans if view is not None else frozenset(),
             proposal=proposal,
-            may_switch=not is_waiting or self._has_room(subject.uid),
+            may_switch=not is_waiting or self._has_room(subject),
         )
 
     def act(self, api: Api, subject: Subject, action: Replan) -> None:
@@ -138,13 +145,23 @@ class Replanner:
 
     # -- the limit
 
+    def hand_out(self) -> None:
+        """Keeps free places for the jobs that wait the longest, and wakes them."""
+        with self._lock:
+            free = self.options.max_switching - len(self._holders()) if self._waiting else 0
+            next_ones = list(islice(self._waiting.items(), max(free, 0)))
+            for uid, _ in next_ones:
+                del self._waiting[uid]
+                self._granted[uid] = self._clock()
+        for _, key in next_ones:
+            self._on_news(key)
+
+    def _hand_out_until(self, stopping: threading.Event) -> None:
+        while not stopping.wait(HAND_OUT_S):
+            self.hand_out()
+
     def _switching(self) -> set[str]:
-        found = set()
-        for view in self._cache.rapjobs():
-            change = ((view.item.get("status") or {}).get("replanning") or {}).get("change") or {}
-            if change.get("state") in SWITCHING:
-                found.add(view.meta.uid)
-        return found
+        return {view.meta.uid for view in self._cache.rapjobs() if is_switching(view)}
 
     def _holders(self) -> set[str]:
         now_s, switching = self._clock(), self._switching()
@@ -153,10 +170,15 @@ class Replanner:
         }
         return switching | set(self._granted)
 
-    def _has_room(self, uid: str) -> bool:
+    def _has_room(self, subject: Subject) -> bool:
+        """Whether the job has a place or may take one; else it waits for its turn."""
         with self._lock:
             holders = self._holders()
-            return uid in holders or len(holders) < self.options.max_switching
+            if subject.uid in holders or len(holders) < self.options.max_switching:
+                self._waiting.pop(subject.uid, None)
+                return True
+            self._waiting.setdefault(subject.uid, (subject.namespace, subject.name))
+            return False
 
     def _take(self, uid: str) -> None:
         with self._lock:

@@ -6,7 +6,7 @@ from rap_contract.status import Change, time_text
 
 from rap_operator.replanning import gates, triggers
 from rap_operator.replanning.case import Case
-from rap_operator.replanning.idle import refused
+from rap_operator.replanning.idle import TURN_S, refused
 from rap_operator.replanning.values import PutInForce, Take, Unusable, Verdict, Window
 from rap_operator.replanning.window import reduced
 
@@ -48,7 +48,7 @@ def _proposed(case: Case, change: Change) -> Verdict:
         return dropped.decided("Dropped", "ModeChanged", "the mode is Observe now", plans=plans)
     if command == "approve" or case.policy.mode == "Auto":
         if not case.seen.may_switch:
-            return case.quiet("True", "Proposed", "approved; waits for its turn", wake_s=5.0)
+            return case.quiet("True", "Proposed", "approved; waits for its turn", wake_s=TURN_S)
         approved = case.answered().begun(change, state="Applying")
         how = "approved by annotation" if command else "the mode is Auto now"
         return approved.decided("Applying", "Approved", how, plans=plans, acts=(Take(),), wake_s=0.1)

@@ -1,0 +1,126 @@
+"""Many jobs: their pages are read evenly over a round, those of jobs that switch more often, and places are handed out in turn."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from operator_world.world import NAMESPACE
+from rap_operator.cache import Key
+from rap_operator.replanning.jobs import JobRanks, Rank
+from rap_operator.replanning.reader import MAX_READS_PER_S, SWITCHING_EVERY_S, TICK_S, Reader
+from rap_operator.replanning.values import RankPage, Reading
+from replanning.replan_world import BETTER, ReplanWorld
+
+INTERVAL_S = 30.0
+NUM_JOBS = 2000
+
+
+def job(number: int, *, is_switching: bool = False) -> JobRanks:
+    rank = Rank(rank=0, url="http://nowhere/metrics", pod="p")
+    return JobRanks(
+        key=("n", f"job-{number}"),
+        uid=str(number),
+        namespace="n",
+        attempt=1,
+        num_ranks=1,
+        ranks=(rank,),
+        is_switching=is_switching,
+    )
+
+
+class Watched:
+    """A source that counts, and a clock that is set."""
+
+    def __init__(self, jobs: list[JobRanks], switching: list[JobRanks]) -> None:
+        self.now_s, self.reads, self.told = 0.0, Counter[str](), Counter[str]()
+        self.plan = "a"
+        self.reader = Reader(
+            lambda: jobs, self, lambda key: self._tell(key), switching=lambda: switching, clock=lambda: self.now_s
+        )
+
+    def read(self, job: JobRanks) -> Reading:
+        self.reads[job.uid] += 1
+        page = RankPage(rank=0, attempt=1, plan=self.plan)
+        return Reading(at_s=self.now_s, pages=(page,), num_asked=1)
+
+    def _tell(self, key: Key) -> None:
+        self.told[key[1]] += 1
+
+    def live(self, seconds: float) -> list[int]:
+        """Turns of so long; gives the reads of each, once they are done."""
+        made = []
+        for _ in range(round(seconds / TICK_S)):
+            before = self.reads.total()
+            self.now_s += TICK_S
+            self.reader.turn(INTERVAL_S, TICK_S)
+            self.reader._pool.submit(lambda: None).result()
+            while self.reader._under_way:
+                pass
+            made.append(self.reads.total() - before)
+        return made
+
+
+def test_a_round_of_many_jobs_is_spread_evenly_and_reads_each_once() -> None:
+    watched = Watched([job(number) for number in range(NUM_JOBS)], [])
+    made = watched.live(INTERVAL_S + NUM_JOBS / MAX_READS_PER_S)
+    assert max(made) <= MAX_READS_PER_S * TICK_S + 1
+    assert set(watched.reads.values()) == {1}
+    assert len(watched.reads) == NUM_JOBS
+
+
+def test_a_job_that_switches_is_read_and_told_of_while_the_round_goes_on() -> None:
+    chosen = job(NUM_JOBS - 1, is_switching=True)
+    watched = Watched([*(job(number) for number in range(NUM_JOBS - 1)), chosen], [chosen])
+    watched.live(INTERVAL_S + 60.0)
+    assert watched.reads[chosen.uid] >= (INTERVAL_S + 60.0) / SWITCHING_EVERY_S - 1
+    assert watched.told["job-1999"] == watched.reads[chosen.uid]
+
+
+def test_another_plan_in_a_reading_is_told_at_once_and_the_same_one_is_not() -> None:
+    watched = Watched([job(0)], [])
+    watched.reader.tell_every_s = 1e6
+    watched.live(4 * INTERVAL_S)
+    assert watched.told == {"job-0": 1}
+    watched.plan = "b"
+    watched.live(2 * INTERVAL_S)
+    assert watched.told == {"job-0": 2}
+
+
+def test_places_are_handed_to_those_that_wait_the_longest_and_are_kept_for_them() -> None:
+    world = ReplanWorld(max_switching=1)
+    names = ["a", "b", "c"]
+    subjects = {}
+    for name in names:
+        world.add(name)
+    woken: list[Key] = []
+    world.replanner._on_news = woken.append
+    for view in world.controller.cache.rapjobs():
+        _, observed = world.controller._observer.observe(view)
+        subjects[view.meta.name] = observed.subject
+    replanner = world.replanner
+    assert replanner._has_room(subjects["a"])
+    replanner._take(subjects["a"].uid)
+    assert not replanner._has_room(subjects["b"])
+    assert not replanner._has_room(subjects["c"])
+    replanner.hand_out()
+    assert woken == []
+    world.monotonic_s += 31.0  # the place that "a" took and never used is free again
+    replanner.hand_out()
+    assert woken == [(NAMESPACE, "b")]
+    assert not replanner._has_room(subjects["c"])
+    assert replanner._has_room(subjects["b"])
+
+
+def test_all_that_wait_have_their_turn_though_none_asks_again_by_itself() -> None:
+    world = ReplanWorld(max_switching=2)
+    names = [f"job-{number}" for number in range(7)]
+    for name in names:
+        world.add(name)
+    world.live(300)
+    for trainer in world.trainers.values():
+        trainer.length = 60.0
+    for _ in range(40):
+        world.live(30)
+        world.replanner.hand_out()
+    assert {trainer.plan for trainer in world.trainers.values()} == {BETTER.hash}
+    assert world.most_switching == 2
