@@ -6,7 +6,8 @@ Lists grow threefold over five minutes; later somebody multiplies matrices on th
 decisions are `decide_replanning`'s, plans the search process's, switches and renewed measurements the captured runtime's. Time is
 compressed: a second of training stands for --scale seconds; a second in which training stands still, or is held up by a capture beside it,
 for itself. Steps are made of batches that are on the device, so that the host's packing hides nothing. Then the table: steps of all plans that were met
-and of uniform schedules, for each length and beside the neighbour; the oracle takes the best of each. Prints JSON lines.
+and of uniform schedules, for each length and beside the neighbour, each timed REPEATS times in turn with the others, so that what the machine does meanwhile
+befalls all alike; the oracle takes the best of each. Prints JSON lines.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from drift_account import Chunk, steps_made, summary  # type: ignore[import-not-found]  # beside this file
-from drift_operator import POLICY, Operator  # type: ignore[import-not-found]  # beside this file
+from drift_operator import POLICY, Operator, inline_seconds  # type: ignore[import-not-found]  # beside this file
+from drift_table import table  # type: ignore[import-not-found]  # beside this file
 from planning_bench import emit, lap, subject_of  # type: ignore[import-not-found]  # beside this file
 from rap_contract.plan import Plan
 from rap_contract.profile import GroupWorkload, Profile, Workload
@@ -38,11 +40,11 @@ from rap_planner.search import Planner
 from rap_trainer.batch import RawBatch
 from rap_trainer.bench.subject import Subject, make_model
 from rap_trainer.captured.runtime import CapturedRuntime
-from rap_trainer.captured.schedule import Schedule, Window
 from rap_trainer.plan_inputs import model_hash, task_for
 from rap_trainer.plans import MEAN_LENGTH, plan_job, synthetic_batch
-from rap_trainer.profiling.captured_again import measured_again
 from rap_trainer.profiling.captured_profile import captured_profile
+from rap_trainer.profiling.own_work import own_work, with_own_work
+from rap_trainer.replan.remeasuring import MAX_SHARE
 from rap_trainer.world import World, join_world, leave_world
 
 GROWTH = (1.0, 1.5, 2.0, 2.5, 3.0)
@@ -50,9 +52,10 @@ GROWTH = (1.0, 1.5, 2.0, 2.5, 3.0)
 FLAT_S, RAMP_S, HOLD_S, BESIDE_S = 60.0, 300.0, 240.0, 300.0
 """The drift: lists as planned for, growing threefold, three times as long, and so beside a neighbour."""
 CHUNK_S = 0.2
-UNIFORM = (("inline", None), ("emb_fwd", None), ("output_dist", None))
 NEIGHBOUR = 4096
 """Side of the matrices somebody else multiplies: more than an H200's SMs."""
+OTHER_LISTS = 0.5
+"""Change of their length since the windows were measured, upon which they are measured again."""
 AHEAD = 4
 """Products that are enqueued at a time."""
 
@@ -138,6 +141,7 @@ class Run:
         self._steps = self._seconds = 0.0
         self._known: float | None = None
         self._ratios: deque[float] = deque(maxlen=5)
+        self._measured_s, self._measured_length = 0.0, bench.lengths[0]
 
     def go(self) -> None:
         """Collective."""
@@ -206,8 +210,16 @@ class Run:
         ratio = statistics.median(self._ratios)
         self._known = self._known or ratio
         drifted = len(self._ratios) == 5 and abs(ratio / self._known - 1) > POLICY.triggers.prediction_ratio
-        measure = self._remeasure and drifted
+        recent = [chunk.length for chunk in self.chunks[-2:]]
+        others = min(recent) == max(recent) and abs(length / self._measured_length - 1) >= OTHER_LISTS
+        measure = self._remeasure and (drifted or others) and now_s >= self._measured_s
+        if measure:
+            self._measured_s, self._measured_length = now_s, length
         return {"plan": operator.plans[handed].to_json() if handed else "", "measure": measure}
+
+    def steps_in(self, seconds: float) -> int:
+        """About so many of the last steps, an even number."""
+        return max(4, 2 * round(seconds / 2 / (self.chunks[-1].seconds / self.chunks[-1].steps)))
 
     def _all(self, ready: bool) -> bool:
         lacking = torch.tensor([int(not ready)])
@@ -230,44 +242,16 @@ class Run:
 
     def _measure(self, length: float, *, beside: bool) -> None:
         began = time.perf_counter()
-        kept = [self.operator.profile if self.operator is not None else None]
-        dist.broadcast_object_list(kept, src=0, group=self.world.control_group)
-        assert kept[0] is not None
-        with self.bench.runtime.beside.alone():
-            profile = measured_again(kept[0], self.bench.runtime.assembled, self.world, grids=(None,))
+        found = own_work(self.bench.runtime, self.world)
         self.stalls.append(time.perf_counter() - began)
+        self._measured_s += max(POLICY.min_interval_seconds, self.stalls[-1] / MAX_SHARE)
         self._ratios.clear()
         self._known = None
         if self.operator is not None:
-            self.operator.profile = profile
-            emit(
-                case="measured again",
-                length=length,
-                beside=beside,
-                seconds=self.stalls[-1],
-                step_s=profile.step_seconds,
-            )
-
-
-def table(bench: Bench, run: Run, plans: dict[str, Plan], world: World) -> dict[tuple[str, float, bool], float]:
-    """Seconds of a step by schedule, length and neighbour. Collective."""
-    from rap_trainer.captured.schedule import schedule_of
-
-    schedules = {f"plan {name}": schedule_of(plan) for name, plan in plans.items()}
-    kernels = bench.runtime.num_kernels
-    schedules |= {f"{w}/{p or 'full'}": Schedule.uniform(kernels, Window(w), p) for w, p in UNIFORM}
-    found = {}
-    for name, schedule in schedules.items():
-        bench.runtime.switch(schedule)
-        for length in bench.lengths:
-            bench.at(length)
-            for beside in (False, True) if length == bench.lengths[-1] else (False,):
-                number = max(4, 2 * round(CHUNK_S / 2 / (run.chunks[-1].seconds / run.chunks[-1].steps)))
-                found[name, length, beside] = bench.steps(number, beside=beside) / number
-                if world.rank == 0:
-                    step_ms = 1e3 * found[name, length, beside]
-                    emit(case="table", schedule=name, length=length, beside=beside, step_ms=round(step_ms, 4))
-    return found
+            operator = self.operator
+            operator.profile = with_own_work(operator.profile, found, predicted_s=operator.inline_s(length))
+            steps_ms = {name or "none": round(1e3 * seconds, 3) for name, seconds in found.items()}
+            emit(case="measured again", length=length, beside=beside, seconds=self.stalls[-1], steps_ms=steps_ms)
 
 
 def main() -> None:
@@ -276,6 +260,7 @@ def main() -> None:
     parser.add_argument("--plan", type=int, default=4)
     parser.add_argument("--batch", type=int, default=4096)
     parser.add_argument("--max-rows", type=int, default=20_000)
+    parser.add_argument("--dim", type=int, default=128, help="of the tables")
     parser.add_argument("--first-length", type=float, default=20.0, help="of the lists, before they grow threefold")
     parser.add_argument("--scale", type=float, default=30.0)
     parser.add_argument("--profile-seconds", type=float, default=8.0)
@@ -309,7 +294,7 @@ def first_profile(
 def drift(options: argparse.Namespace, world: World) -> None:
     """Profile, plan, drift, table, summary. Collective."""
     torch.backends.cuda.matmul.allow_tf32 = True
-    document = plan_job(options.plan, max_rows=options.max_rows, batch_size=options.batch)
+    document = plan_job(options.plan, max_rows=options.max_rows, batch_size=options.batch, dim=options.dim)
     document["spec"]["trainer"] |= {"gpusPerNode": world.size}
     subject = subject_of(document, SimpleNamespace(**vars(options)), world)
     runtime = CapturedRuntime(make_model(subject, world), subject.graph, world, batch_size=options.batch)
@@ -327,6 +312,15 @@ def drift(options: argparse.Namespace, world: World) -> None:
     owners = {tables[name]: rank for rank, names in enumerate(owned) for name in names}
     workload = Workload(default=GroupWorkload(mean_list_length=lengths[0]))
     task = task_for(subject.job, profile, workload=workload, owners=owners)
+    found = own_work(runtime, world)
+    profile = with_own_work(profile, found, predicted_s=inline_seconds(profile, task))
+    if world.rank == 0:
+        emit(
+            case="own work",
+            length=lengths[0],
+            steps_ms={name or "none": round(1e3 * s, 3) for name, s in found.items()},
+        )
+    lap("own work", world)
     plan = plan_of(Planner(enumerator=Enumerator.of(profile)).search(task, profile), profile)
     if world.rank == 0:
         predicted = {"predicted_s": plan.prediction.step_seconds, "inline_s": plan.prediction.inline_seconds}
@@ -347,7 +341,7 @@ def drift(options: argparse.Namespace, world: World) -> None:
         for made in steps_made(run.chunks):
             emit(case="ran", **made)
         operator.close()
-    steps_s = table(bench, run, plans, world)
+    steps_s = table(bench, plans, number=run.steps_in(CHUNK_S / 2))
     if world.rank == 0:
         for beside in (False, True, None):
             chunks = [chunk for chunk in run.chunks if beside is None or chunk.beside is beside]

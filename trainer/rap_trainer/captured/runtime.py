@@ -8,9 +8,7 @@ on the step before it, because none was ready then, is preprocessed on its own f
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 
@@ -27,13 +25,14 @@ from rap_trainer.captured.capture import CapturedSteps
 from rap_trainer.captured.list_exchange import ListExchange, make_lists
 from rap_trainer.captured.lists import Form, form_of, list_layout, roomy
 from rap_trainer.captured.preprocess import FusedPreprocessor
-from rap_trainer.captured.raw import PACKERS, Overflow, RawBuffer
+from rap_trainer.captured.raw import Overflow, RawBuffer
 from rap_trainer.captured.raw_layout import ROOM, RawLayout, raw_layout
 from rap_trainer.captured.schedule import Schedule, Window, schedule_of
 from rap_trainer.captured.slots import Slot
 from rap_trainer.captured.state import DEFAULT_TUNING, CapturedState, Tuning
 from rap_trainer.captured.step import TrainStep
 from rap_trainer.captured.step_timer import StepTimer
+from rap_trainer.captured.uploads import NUM_PINNED, Uploads
 from rap_trainer.captured.watchdog import Progress, Watchdog
 from rap_trainer.evaluation.evaluator import Evaluator
 from rap_trainer.model.shard import ShardedModel
@@ -43,8 +42,6 @@ from rap_trainer.world import World
 
 log = logging.getLogger(__name__)
 
-NUM_PINNED = 3
-"""Pinned buffers: two whose copies may be on their way, and one to pack meanwhile."""
 BOUNDED = 8
 """Programs of a launch that only compiles: fewer than any batch's tiles."""
 DEFAULT_WINDOWS = {False: Window.EMB_BWD, True: Window.OUTPUT_DIST}
@@ -84,14 +81,9 @@ class CapturedRuntime:
         idle = torch.cuda.current_stream(world.device).query
         self._watchdog = Watchdog(world.rank, self._progress, limit_s=tuning.hang_s, idle=idle)
         self.timer = StepTimer(world.device)
-        self._packers = ThreadPoolExecutor(PACKERS - 1, thread_name_prefix="rap-pack")
-        self._copies = torch.cuda.Stream(world.device)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        self._uploads = Uploads(world.device)
         self._schedule, self.sorts_early = tuning.schedule, tuning.sort_early
-        self.waited_s = 0.0
-        """How long the host has waited for the GPU to take a pinned buffer: back pressure, not work."""
-        self._prepared = self._packed = 0
-        self._copied: list[RawBatch | None] = [None, None]
-        """The batches whose memory a copy may still read, by slot: it is done when the slot has been consumed."""
+        self._prepared = 0
         self._upcoming: CapturedState | None = None
         self._plan: Plan | None = None
         self.beside = Beside(world.device)
@@ -128,25 +120,12 @@ class CapturedRuntime:
         return state
 
     def _upload(self, raw: RawBatch, slot: int) -> None:
-        """Waits until the slot's raw buffer has been read, so the host is never two batches ahead of preprocessing.
+        self._uploads.begin(raw, slot, self._preprocessor, self._pinned)
 
-        One more pinned buffer than slots: packing need not wait, and a step is enqueued long before it is due.
-        """
-        host, target = self._pinned[self._packed % NUM_PINNED], self._preprocessor.raw[slot]
-        self._packed += 1
-        as_it_is = target.takes_blocks(host, raw)
-        if not as_it_is:
-            host.pack(raw, self._packers)
-        began = time.perf_counter()
-        self._preprocessor.consumed[slot].synchronize()
-        self.waited_s += time.perf_counter() - began
-        with torch.cuda.stream(self._copies):
-            if as_it_is:
-                target.receive_blocks(host, raw)
-            else:
-                target.receive(host)
-            self._preprocessor.arrived[slot].record()
-        self._copied[slot] = raw
+    @property
+    def waited_s(self) -> float:
+        """How long the host has waited for room on the device, in all: back pressure, not work."""
+        return self._uploads.waited_s
 
     def train(self, state: StepState) -> CapturedState:
         """Replays the step of a prepared batch. Collective. Loss and logits are read lazily, before the step after next."""
@@ -155,6 +134,7 @@ class CapturedRuntime:
         if state.agreement is not None and not state.agreement.reached():
             self._adapt([state] if upcoming is None or upcoming is state else [state, upcoming])
         slot = self._slots[state.slot]
+        self._uploads.settle()
         if not state.preprocessed:
             self._step.prepare(slot)
         if upcoming is not None and upcoming is not state:
@@ -222,6 +202,11 @@ class CapturedRuntime:
         return replace(self.assembly, slots=self._slots, lists=self._lists)
 
     @property
+    def preprocessor(self) -> FusedPreprocessor:
+        """The launches of the plan in force."""
+        return self._preprocessor
+
+    @property
     def num_kernels(self) -> int:
         """Fused launches a schedule places."""
         return self._preprocessor.num_kernels
@@ -254,7 +239,7 @@ class CapturedRuntime:
     def close(self) -> None:
         """Gives graphs and their memory back."""
         self._watchdog.close()
-        self._packers.shutdown()
+        self._uploads.close()
         with self.beside.alone():
             self._graphs.close()
         self.beside.close()
@@ -269,8 +254,14 @@ class CapturedRuntime:
         device, slots, lists = self._world.device, self.assembly.slots, None
         self._lists: ListExchange | None = None
         if self._form is Form.LISTS:
-            owned = self.assembly.ownership.owned
-            lists = list_layout(self._graph, owned, batch_size=layout.batch_size, capacities=layout.capacities)
+            lists = list_layout(
+                self._graph,
+                self.assembly.ownership.whole,
+                batch_size=layout.batch_size,
+                capacities=layout.capacities,
+                split=self.assembly.ownership.split,
+                replicated=self.assembly.ownership.replicated,
+            )
             self._lists = make_lists(lists, self.assembly.exchange, self._world)
             slots = self.assembly.slots_with(self._lists)
         self._slots = slots
@@ -357,6 +348,7 @@ class CapturedRuntime:
         capacities = {name: max(held, room.get(name, 0)) for name, held in layout.capacities.items()}
         log.info("captures again for lists of up to %s elements", needed)
         grown = raw_layout(self._graph, batch_size=layout.batch_size, capacities=capacities)
+        self._uploads.settle()
         with self.beside.alone():
             torch.cuda.synchronize(self._world.device)
             self._graphs.close()

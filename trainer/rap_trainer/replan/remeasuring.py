@@ -24,6 +24,9 @@ from rap_trainer.world import World
 
 log = logging.getLogger(__name__)
 
+MAX_SHARE = 0.01
+"""Of training's time at most is spent on measuring: what replanning gains on a captured step is a few percent (docs/replanning.md)."""
+
 Measure = Callable[[Profile], Profile]
 """The profile with the windows of the step as they are now. Collective."""
 
@@ -65,7 +68,8 @@ class Remeasuring:
         if found[0] is not None:
             self._measure_over(found[0], began_s)
         self._known = self._store.read(metrics.PLAN_ERROR_RATIO).get((STEP,))
-        self._next_s = time.monotonic() + self._policy.min_interval_seconds
+        ended_s = time.monotonic()
+        self._next_s = ended_s + max(self._policy.min_interval_seconds, (ended_s - began_s) / MAX_SHARE)
 
     def _measure_over(self, before: Profile, began_s: float) -> None:
         assert self._measure is not None
