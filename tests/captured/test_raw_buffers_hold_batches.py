@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rap_contract.graph import FeatureGraph, compile_features
 from rap_contract.job import RAPJob
-from rap_trainer.batch import RawBatch
+from rap_trainer.batch import Column, RawBatch
 from rap_trainer.bench.blocks import with_blocks
 from rap_trainer.captured.raw import Overflow, RawBuffer
 from rap_trainer.captured.raw_layout import RawLayout, raw_layout
@@ -126,17 +126,22 @@ def test_batches_with_and_without_blocks_and_nulls_leave_what_they_hold(rows: li
         batch = _changed(raw(num_rows, seed=change), change)
         pinned.pack(with_blocks(batch, graph) if blocks else batch)
         device.receive(pinned)
-        for name in layout_columns(layout):
-            column = batch.columns[name]
-            held = column.values_N.numel()
-            assert torch.equal(device.part(name, "values")[:held], column.values_N)
-            if name != graph.label:
-                nulls_N = torch.zeros(held, dtype=torch.bool) if column.nulls_N is None else column.nulls_N
-                assert torch.equal(device.part(name, "nulls")[:held], nulls_N)
-            if column.lengths_B is not None:
-                lengths_B = device.part(name, "lengths")
-                assert torch.equal(lengths_B[:num_rows], column.lengths_B)
-                assert not lengths_B[num_rows:].any()
+        _holds(device, batch, graph)
+
+
+def _holds(buffer: RawBuffer, batch: RawBatch, graph: FeatureGraph) -> None:
+    assert int(buffer.part("", "num_rows")) == batch.num_rows
+    for name in layout_columns(buffer.layout):
+        column = batch.columns[name]
+        held = column.values_N.numel()
+        assert torch.equal(buffer.part(name, "values")[:held], column.values_N)
+        if name != graph.label:
+            nulls_N = torch.zeros(held, dtype=torch.bool) if column.nulls_N is None else column.nulls_N
+            assert torch.equal(buffer.part(name, "nulls")[:held], nulls_N)
+        if column.lengths_B is not None:
+            lengths_B = buffer.part(name, "lengths")
+            assert torch.equal(lengths_B[: batch.num_rows], column.lengths_B)
+            assert not lengths_B[batch.num_rows :].any()
 
 
 def layout_columns(layout: RawLayout) -> list[str]:
@@ -182,16 +187,17 @@ def test_pinned_blocks_go_to_the_device_without_being_packed(
             )
             for each in (first, batch)
         )
-    assert not device.takes_blocks(host, batch)  # it holds no lengths yet, and nothing is pinned here
+    assert device.copies(host, batch) is None  # it holds no lengths yet, and nothing is pinned here
     host.pack(first)
     device.receive(host)
     monkeypatch.setattr(torch.Tensor, "is_pinned", lambda tensor: True)
-    assert device.takes_blocks(host, batch)
-    device.receive_blocks(host, batch)
+    copies = device.copies(host, batch)
+    assert copies is not None
+    device.receive_as_it_is(host, batch, copies)
     packed.pack(batch)
     assert torch.equal(device.bytes, packed.bytes)
     with_others = with_blocks(raw(31, seed=5), graph)
-    assert not device.takes_blocks(host, with_others)  # fewer rows: their lengths must be written
+    assert device.copies(host, with_others) is None  # fewer rows: their lengths must be written
 
 
 def test_null_flags_of_an_earlier_batch_do_not_stay(
@@ -207,4 +213,43 @@ def test_null_flags_of_an_earlier_batch_do_not_stay(
         columns={name: replace(column, nulls_N=None) for name, column in batch.columns.items()},
         blocks=tuple(block for block in batch.blocks if block.field == "values"),
     )
-    assert not device.takes_blocks(host, none)
+    assert device.copies(host, none) is None
+
+
+@given(rows=st.lists(st.tuples(st.booleans(), st.booleans(), st.integers(0, 2)), min_size=1, max_size=6))
+@settings(deadline=None, max_examples=25)
+def test_pinned_lists_go_to_the_device_as_they_are_whatever_came_before(rows: list[tuple[bool, bool, int]]) -> None:
+    """Lists that no block holds, batches that must be packed in between, and flags that some have only."""
+    graph = compiled()
+    layout = raw_layout(graph, batch_size=32, capacities={"cat_5": 99})
+    host, device = RawBuffer(layout, CPU), RawBuffer(layout, CPU)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.Tensor, "is_pinned", lambda tensor: True)
+        for whole, blocks, change in rows:
+            batch = _changed(raw(32 if whole else 20, seed=change), change)
+            batch = with_blocks(batch, graph) if blocks else batch
+            copies = device.copies(host, batch)
+            assert copies is not None or not whole or change == 1 or blocks
+            if copies is None:
+                host.pack(batch)
+                device.receive(host)
+            else:
+                device.receive_as_it_is(host, batch, copies)
+            _holds(device, batch, graph)
+
+
+def test_pinned_lists_without_room_are_refused_before_anything_is_copied(
+    layout: RawLayout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda tensor: True)
+    host, device = RawBuffer(layout, CPU), RawBuffer(layout, CPU)
+    with pytest.raises(Overflow, match="cat_5 64") as error:
+        device.copies(host, _with_longer_lists(raw(32)))
+    assert set(error.value.needed) == {"cat_5"}
+    assert not device.bytes.any()
+
+
+def _with_longer_lists(batch: RawBatch) -> RawBatch:
+    lengths_B = torch.full((batch.num_rows,), 2, dtype=torch.int32)
+    column = Column(values_N=torch.arange(2 * batch.num_rows), lengths_B=lengths_B)
+    return replace(batch, columns={**batch.columns, "cat_5": column})

@@ -3,9 +3,9 @@
 A layout (`raw_layout`) has room for B rows and, of each list column, a capacity of elements. Everything a kernel might read
 is defined: rows past a partial batch are empty lists, and null flags are always there. Not here: when copies run.
 
-Blocks in pinned memory, as sources deliver them beside a GPU, go to the device as they are; everything else is packed first.
-Packing copies with numpy, in the caller's thread: torch shares copies of this size between OpenMP threads, which took 24 ms instead
-of 0.2 as soon as others used the same cores (H200 host, two processes, 2026-11-30).
+What a source delivers in pinned memory goes to the device as it is; everything else is packed first, with numpy, in the caller's
+thread: torch shares copies of this size between OpenMP threads, which took 24 ms instead of 0.2 as soon as others used the same cores
+(H200 host, two processes, 2026-11-30).
 
 B rows, N elements of a list column, C columns of a run or a block.
 """
@@ -22,7 +22,7 @@ import numpy.typing as npt
 import torch
 
 from rap_trainer.batch import Block, Column, RawBatch
-from rap_trainer.captured.copy_rows import row_copies
+from rap_trainer.captured.copy_rows import each_copy, row_copies
 from rap_trainer.captured.raw_layout import HEADER_BYTES, RawLayout, Run
 
 Array = npt.NDArray[Any]
@@ -62,10 +62,28 @@ class _Route:
     moves: list[_Move]
     rest: list[tuple[str, str, Array]]
     """(column, field, its place) of what is in no block."""
+    apart: list[tuple[str, str]]
+    """(column, field) of what may be in no block: null flags of a block's columns are in a block, or there are none."""
     nulls: set[str]
     """Columns whose null flags are in a block."""
     rows_of_one: bool
     """Every list column is in a block: its lists have one element each."""
+
+
+class Copies(NamedTuple):
+    """How a batch goes to the device from its own memory: its blocks, and every other tensor by its address."""
+
+    route: _Route
+    targets: list[int]
+    sources: list[int]
+    sizes: list[int]
+    nulls: set[str]
+    """Columns whose null flags are copied."""
+
+    def add(self, target: int, source: torch.Tensor) -> None:
+        self.targets.append(target)
+        self.sources.append(source.data_ptr())
+        self.sizes.append(source.nbytes)
 
 
 class RawBuffer:
@@ -78,10 +96,13 @@ class RawBuffer:
         """num_rows and scale together, bytes."""
         self._moving = self.bytes[: layout.moving_bytes]
         self._parts = {(part.column, part.field): part.view(self.bytes) for part in layout.parts}
+        self._starts = {(part.column, part.field): (part.start, part.dtype) for part in layout.parts}
         self._places = {
             (name, run.field): (run, row) for run in layout.runs for row, name in enumerate(run.columns) if name
         }
         self._views = {run: run.matrix(self.bytes) for run in layout.runs}
+        if not self.bytes.is_cuda:
+            self._num_rows, self._scale = (self._parts["", field].numpy() for field in ("num_rows", "scale"))
         self._routes: dict[tuple[tuple[str, tuple[str, ...]], ...], _Route] = {}
         self._with_nulls: set[str] = set()
         """Columns whose null flags the latest batch has set."""
@@ -106,35 +127,57 @@ class RawBuffer:
         self.bytes.copy_(host.bytes, non_blocking=True)
         self.rows_of_one = host.rows_of_one
 
-    def takes_blocks(self, host: RawBuffer, raw: RawBatch) -> bool:
-        """Whether the batch's own memory has all that differs from what this buffer holds, pinned."""
-        if self.layout.needs_row_ids or self.rows_of_one != raw.num_rows:
-            return False
-        route = host._route(raw.blocks)
-        return (
-            route.rows_of_one
-            and all(
-                field == "nulls" and raw.columns[name].nulls_N is None and name not in self._with_nulls
-                for name, field, _ in route.rest
-            )
-            and all(block.data_CB.is_pinned() for block in raw.blocks)
-        )
+    def copies(self, host: RawBuffer, raw: RawBatch) -> Copies | None:
+        """How the batch's own memory, pinned, brings all that differs from what this buffer holds; None: it must be packed.
 
-    def receive_blocks(self, host: RawBuffer, raw: RawBatch) -> None:
-        """Copies a batch that it takes, on the current stream; its memory must stay until that is done. `host` lends its header."""
+        A source keeps all columns apart from blocks in one kind of memory, so one is looked at (1.5 us each). What lies elsewhere is
+        copied right all the same, and later. Raises Overflow.
+        """
+        rows = raw.num_rows
+        if rows > self.layout.batch_size:
+            raise ValueError(f"a batch of {rows} rows, captured for {self.layout.batch_size}")
+        route, whole = host._route(raw.blocks), rows == self.layout.batch_size
+        if self.rows_of_one != rows if route.rows_of_one else not whole:
+            return None
+        if not route.rows_of_one and (needed := host.shortage(raw)):
+            raise Overflow(needed)
+        if any(raw.columns[name].nulls_N is None for name in self._with_nulls - route.nulls):
+            return None
+        copies = Copies(route, [], [], [], set(route.nulls))
+        start, starts = self.bytes.data_ptr(), self._starts
+        for name, field in route.apart:
+            tensor = _tensor(raw.columns[name], field)
+            if tensor is None:
+                continue
+            place, dtype = starts[name, field]
+            if tensor.dtype is not dtype or not tensor.is_contiguous() or not (copies.sizes or tensor.is_pinned()):
+                return None
+            copies.add(start + place, tensor)
+            if field == "nulls":
+                copies.nulls.add(name)
+        if self.layout.needs_row_ids:
+            copies.add(start + starts["", "row_ids"][0], raw.row_ids_B)
+        return copies if all(block.data_CB.is_pinned() for block in raw.blocks) else None
+
+    def receive_as_it_is(self, host: RawBuffer, raw: RawBatch, copies: Copies) -> None:
+        """Copies a batch, on the current stream; its memory must stay until that is done. `host` lends its header."""
         host._set_header(raw)
         self.header.copy_(host.header, non_blocking=True)
-        route, start, copy = host._route(raw.blocks), self.bytes.data_ptr(), row_copies(on_device=self.bytes.is_cuda)
+        route, start, on_device = copies.route, self.bytes.data_ptr(), self.bytes.is_cuda
+        copy = row_copies(on_device=on_device)
         for move in route.moves:
             data_CB, first, last = raw.blocks[move.block].data_CB, move.rows.start, move.rows.stop
             pitch = data_CB.stride(0) * move.itemsize
             size = raw.num_rows * move.itemsize
             copy(start + move.start, move.pitch, data_CB.data_ptr() + first * pitch, pitch, size, last - first)
-        self._with_nulls |= route.nulls
+        if copies.targets:
+            each_copy(on_device=on_device)(copies.targets, copies.sources, copies.sizes)
+        self._with_nulls |= copies.nulls
+        if not route.rows_of_one:
+            self.rows_of_one = None
 
     def _set_header(self, raw: RawBatch) -> None:
-        self.part("", "num_rows").fill_(raw.num_rows)
-        self.part("", "scale").fill_(1.0 / max(raw.global_rows, 1))
+        self._num_rows[0], self._scale[0] = raw.num_rows, 1.0 / max(raw.global_rows, 1)
 
     def batch(self) -> RawBatch:
         """The buffer as a batch of `batch_size` rows: what kernels are bound to."""
@@ -219,6 +262,13 @@ class RawBuffer:
                     for name, field in self._places
                     if (name, field) not in held and not (rows_of_one and field == "lengths")
                 ],
+                apart=[
+                    (name, field)
+                    for name, field in self._places
+                    if (name, field) not in held
+                    and not (rows_of_one and field == "lengths")
+                    and not (field == "nulls" and (name, "values") in held)
+                ],
                 nulls={name for name, field in held if field == "nulls"},
                 rows_of_one=rows_of_one,
             )
@@ -230,9 +280,8 @@ class RawBuffer:
         pairs: list[tuple[Array, Array]] = []
         for name, field, view in route.rest:
             column = columns[name]
-            source = column.values_N if field == "values" else column.nulls_N
+            source = _tensor(column, field)
             if field == "lengths":
-                source = column.lengths_B
                 if rows < view.size:
                     view[rows:] = 0
             elif field == "nulls":
@@ -257,6 +306,12 @@ class RawBuffer:
                     view_CN[:, :rows].fill_(1)
                     view_CN[:, rows:].zero_()
             self.rows_of_one = rows
+
+
+def _tensor(column: Column, field: str) -> torch.Tensor | None:
+    if field == "values":
+        return column.values_N
+    return column.nulls_N if field == "nulls" else column.lengths_B
 
 
 def _adjacent(places: Sequence[tuple[Run, int] | None]) -> list[tuple[Run, int, int, int]]:
