@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from rap_contract.model import Model
 from rap_contract.ops import OpSpec
@@ -27,8 +27,16 @@ class Table(Model):
     """How the embeddings of a list become one."""
     dtype: Literal["float32", "float16"] = "float32"
     """Type in which the table is stored."""
+    sharding: Literal["tableWise", "columnWise", "dataParallel"] = "tableWise"
+    """Whole on one rank, its columns in up to four parts on several, or a copy on every rank, for small tables, trained by the dense optimizer."""
     out_of_range: Literal["refuse", "zero"] = "refuse"
     """An id the chain does not prove to be in range: refuse the job, or let such ids read row 0."""
+
+    @model_validator(mode="after")
+    def _copies_are_float32(self) -> Self:
+        if self.sharding == "dataParallel" and self.dtype != "float32":
+            raise ValueError("a dataParallel table is float32, for the dense optimizer trains it")
+        return self
 
 
 class Feature(Model):

@@ -135,7 +135,7 @@ def _table_problems(spec: RAPJobSpec, named: list[Named]) -> list[Problem]:
             continue
         mine = _table_of(feature, table, feature.rows)
         theirs, owner = first.setdefault(mine.name, (mine, feature))
-        for key in ("rows", "dim", "pooling", "dtype"):
+        for key in ("rows", "dim", "pooling", "dtype", "sharding"):
             here, there = getattr(mine, key), getattr(theirs, key)
             if here != there:
                 message = f"table {mine.name} has {key} {here} here but {there} for feature {owner.name}"
@@ -147,7 +147,14 @@ def _table_problems(spec: RAPJobSpec, named: list[Named]) -> list[Problem]:
 
 
 def _table_of(named: Named, table: Table, rows: int) -> TableSpec:
-    return TableSpec(name=table.name or named.name, rows=rows, dim=table.dim, pooling=table.pooling, dtype=table.dtype)
+    return TableSpec(
+        name=table.name or named.name,
+        rows=rows,
+        dim=table.dim,
+        pooling=table.pooling,
+        dtype=table.dtype,
+        sharding=table.sharding,
+    )
 
 
 def _model_problems(spec: RAPJobSpec) -> list[Problem]:

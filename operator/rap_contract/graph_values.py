@@ -49,6 +49,7 @@ class TableSpec:
     dim: int
     pooling: Literal["sum", "mean"]
     dtype: Literal["float32", "float16"]
+    sharding: Literal["tableWise", "columnWise", "dataParallel"] = "tableWise"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -105,8 +105,7 @@ def captured(
         else DensePart(model.mlps, blocks, allocate=exchange.allocate_grads)
     )
     optimizer = FlatOptimizer(DenseRule(kind="adagrad", lr=0.05, eps=1e-10), dense.flat)
-    owned = ownership_of(model.sharded).owned[blocks.rank]
-    slots = make_slots(blocks, owned, exchange, dense_width=dense.dense_width)
+    slots = make_slots(blocks, ownership_of(model.sharded), exchange, dense_width=dense.dense_width)
     step = TrainStep(
         model.sharded._lookups[0], dense, optimizer, exchange, lanes=Lanes(CPU), preprocessor=feed, schedule=schedule
     )
@@ -125,13 +124,7 @@ def compare(rank: int, world: int, schedule: Schedule, *, traced: bool = False) 
     owners = [0, 0, 0, 0, 0] if world == 1 else [1, 0, 1, 1, 0]
     reference_model, mine = build(SIZES, CPU, owners=owners), build(SIZES, CPU, owners=owners)
     ownership = ownership_of(mine.sharded)
-    blocks = Blocks(
-        order=ownership.order(mine.names),
-        counts=ownership.counts,
-        rank=rank,
-        batch_size=SIZES.batch_size,
-        dim=SIZES.dim,
-    )
+    blocks = ownership.blocks(mine.names, rank=rank, batch_size=SIZES.batch_size, dim=SIZES.dim)
     exchange = LocalExchange(blocks, CPU) if world == 1 else NcclExchange(blocks, CPU, dist.group.WORLD)
     expected = reference(reference_model, Feed(blocks, SIZES.num_dense))
     got = captured(mine, exchange, blocks, Feed(blocks, SIZES.num_dense), schedule, traced=traced)

@@ -102,14 +102,7 @@ def train_lists(rank: int, world: int, store: str, window: str) -> None:
     owners = [0] * 5 if world == 1 else [1, 0, 1, 1, 0]
     reference, mine = build(SIZES, CPU, owners=owners), build(SIZES, CPU, owners=owners)
     ownership = ownership_of(mine.sharded)
-    blocks = Blocks(
-        order=ownership.order(mine.names),
-        counts=ownership.counts,
-        rank=rank,
-        batch_size=SIZES.batch_size,
-        dim=SIZES.dim,
-        spare_rows=2,
-    )
+    blocks = ownership.blocks(mine.names, rank=rank, batch_size=SIZES.batch_size, dim=SIZES.dim, spare_rows=2)
     layout = ListLayout(
         owned=ownership.owned,
         room=tuple(160 + 32 * w for w in range(world)),
@@ -135,7 +128,7 @@ def train_lists(rank: int, world: int, store: str, window: str) -> None:
                 tail_rows=SIZES.rows,
             ),
         )
-        for slot in make_slots(blocks, owned, exchange, dense_width=dense.dense_width, optional=False)
+        for slot in make_slots(blocks, ownership, exchange, dense_width=dense.dense_width, optional=False)
     ]
     expected = eager(reference, Feed(blocks, mine.names, None))
     step = TrainStep(

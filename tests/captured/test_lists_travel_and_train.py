@@ -9,7 +9,7 @@ import torch
 from captured.list_training import train_lists
 from rap_contract.graph import FeatureGraph, compile_features
 from rap_contract.job import RAPJob
-from rap_trainer.captured.jagged_inputs import JaggedInputs, gather_lists_kernel, gather_lists_twin
+from rap_trainer.captured.jagged_inputs import JaggedInputs, gather_lists_kernel, gather_lists_twin, share_rest_twin
 from rap_trainer.captured.list_exchange import Lists
 from rap_trainer.captured.lists import Form, form_of, list_layout, roomy
 from rap_trainer.captured.schedule import Window
@@ -39,7 +39,7 @@ def test_blocks_have_room_for_whatever_the_columns_can_become() -> None:
     capacities = {name: 100 for name, kind in graph.columns.items() if kind.is_list}
     layout = list_layout(graph, (names[:20], names[20:]), batch_size=8, capacities=capacities)
     assert layout.room == (2000, 608)  # six lists and int_0's buckets, one a row: 608 is a multiple of 16
-    assert (layout.starts, layout.rows, layout.size) == ((0, 2000), (0, 20), 2608)
+    assert (layout.starts[:2], layout.rows[:2], layout.size) == ((0, 2000), (0, 20), 2608)
     output = layout.output_layout()
     output.check(graph)
     assert [(block.base, block.capacity, block.lengths_row) for block in output.blocks] == [
@@ -67,24 +67,29 @@ def test_the_lookups_input_kernel_equals_its_twin(weighted: bool) -> None:
         inputs = JaggedInputs(("a", "b", "c", "d"), incoming, world_size=W, batch_size=B, spare_rows=3, tail_rows=7)
         inputs.fill()
         expected = JaggedInputs(("a", "b", "c", "d"), incoming, world_size=W, batch_size=B, spare_rows=3, tail_rows=7)
-        gather_lists_twin(incoming, inputs._real, expected.kjt, (W, B, T, 3), 7)
+        gather_lists_twin(incoming, inputs.kjt.offsets(), expected.kjt, (W, B, T, 3), 7)
         out = torch.full((W * room,), -1)
         out_weights = torch.full((W * room,), -1.0)
         gather_lists_kernel[(T * W + 2, 2)](
-            incoming.ids_N, incoming.ids_N if incoming.weights_N is None else incoming.weights_N, inputs._real,
-            out, out_weights, B, W, T, 3, room, 7, T_PADDED=4, WEIGHTED=weighted, TILE=4,
+            incoming.ids_N, incoming.ids_N if incoming.weights_N is None else incoming.weights_N, inputs.kjt.offsets(),
+            inputs.kjt.offsets(), out, out_weights, B, W, T, 3, room, W * room, 7, T_PADDED=4, SOURCES=False,
+            WEIGHTED=weighted, TILE=4,
         )  # fmt: skip
     assert torch.equal(out, expected.kjt.values())
-    bags = inputs.kjt.offsets().diff()
-    rest, total = bags[-3:], W * room
-    assert int(inputs.kjt.offsets()[-1]) == total
+    filled, total = int(lengths.sum()), W * room
+    offsets = inputs.kjt.offsets()
+    assert torch.equal(offsets.diff(), inputs.kjt.lengths().long())  # a lookup sees ids alone
+    assert int(offsets[-1]) == filled
+    twin = offsets.cpu().clone()
+    share_rest_twin(twin, 3, total)
+    inputs.share_rest()
+    assert torch.equal(offsets.cpu(), twin)
+    rest = offsets.diff()[-3:]
+    assert int(offsets[-1]) == total
     assert int(rest.max() - rest.min()) <= 1  # what is no id, in equal shares
     if weighted:
         assert torch.equal(out_weights, expected.kjt.weights())
-    offsets = inputs.kjt.offsets()
-    assert int(offsets[-1]) == W * room
-    assert torch.equal(offsets[1:-3] - offsets[:-4], inputs.kjt.lengths()[:-3].long())
-    filled = int(lengths.sum())
+    assert torch.equal(offsets.diff()[:-3], inputs.kjt.lengths()[:-3].long())
     assert torch.equal(out[filled:].cpu(), torch.arange(W * room - filled) % 7)
 
 

@@ -17,7 +17,6 @@ from torchrec.distributed.embeddingbag import ShardedEmbeddingBagCollection
 from torchrec.models.dlrm import DLRM
 
 from rap_trainer.bench.subject import Subject
-from rap_trainer.captured.blocks import Blocks
 from rap_trainer.captured.exchange import LocalExchange
 from rap_trainer.captured.input_dist import OneHotInputs, ownership_of
 from rap_trainer.captured.nccl_exchange import NcclExchange
@@ -33,9 +32,7 @@ def captured_modules(model: ShardedModel, subject: Subject, world: World) -> Cal
     names = tuple(dlrm.sparse_arch.sparse_feature_names)
     ownership = ownership_of(sharded)
     B = subject.batch_size
-    blocks = Blocks(
-        order=ownership.order(names), counts=ownership.counts, rank=world.rank, batch_size=B, dim=dlrm.sparse_arch.D
-    )
+    blocks = ownership.blocks(names, rank=world.rank, batch_size=B, dim=dlrm.sparse_arch.D)
     alone = world.size == 1
     exchange = LocalExchange(blocks, world.device) if alone else NcclExchange(blocks, world.device, world.data_group)
     inputs = OneHotInputs(ownership.owned[world.rank], exchange.ids(0), rows=B * world.size)

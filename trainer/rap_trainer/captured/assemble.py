@@ -12,8 +12,9 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torchrec.distributed.composable.table_batched_embedding_slice import TableBatchedEmbeddingSlice
 from torchrec.distributed.embeddingbag import ShardedEmbeddingBagCollection
-from torchrec.distributed.types import ShardingType
 from torchrec.models.dlrm import DLRM
 
 from rap_trainer.captured.blocks import Blocks
@@ -21,11 +22,11 @@ from rap_trainer.captured.choose_exchange import make_exchange
 from rap_trainer.captured.dense_optimizer import FlatOptimizer, rule_of
 from rap_trainer.captured.dense_part import DensePart, Mlps
 from rap_trainer.captured.exchange import Exchange
-from rap_trainer.captured.flat import Allocate
 from rap_trainer.captured.input_dist import Ownership, ownership_of
-from rap_trainer.captured.jagged_inputs import JaggedInputs
+from rap_trainer.captured.jagged_inputs import JaggedInputs, Received
 from rap_trainer.captured.lanes import Lanes
 from rap_trainer.captured.list_exchange import ListExchange
+from rap_trainer.captured.replicated import ReplicatedTables
 from rap_trainer.captured.slots import Slot, make_slots
 from rap_trainer.captured.traced_part import TracedPart, without_tables
 from rap_trainer.model.shard import ShardedModel
@@ -60,7 +61,7 @@ class Assembly:
     exchange: Exchange
     blocks: Blocks
     order: tuple[str, ...]
-    """Sparse features in rank-major order: the rows of a slot's ids."""
+    """Sparse features as in `Ownership.keys`: the rows of a slot's ids."""
     slots: tuple[Slot, Slot]
     lanes: Lanes
     ownership: Ownership
@@ -73,24 +74,48 @@ class Assembly:
 
     def slots_with(self, lists: ListExchange) -> tuple[Slot, Slot]:
         """The slots with lists of ids in place of single ones."""
-        blocks = self.blocks
         first, second = (
             replace(
                 slot,
-                inputs=JaggedInputs(
-                    self.ownership.owned[blocks.rank],
-                    lists.incoming(slot.index),
-                    world_size=blocks.world_size,
-                    batch_size=blocks.batch_size,
-                    spare_rows=blocks.spare_rows,
-                    tail_rows=self.tail_rows,
-                ),
+                inputs=self._inputs(lists, slot.index),
+                replicated=self._replicated(lists, slot.index),
                 lists=lists.outgoing(slot.index),
                 present_BS=None,  # an empty list is a sum of nothing
             )
             for slot in self.slots
         )
         return first, second
+
+    def _inputs(self, lists: ListExchange, slot: int) -> JaggedInputs:
+        blocks, layout = self.blocks, lists.layout
+        received = Received(
+            own=layout.owned[blocks.rank],
+            own_room=layout.room[blocks.rank],
+            split=layout.split,
+            split_room=layout.split_room,
+        )
+        return JaggedInputs(
+            self.ownership.owned[blocks.rank],
+            lists.incoming(slot),
+            world_size=blocks.world_size,
+            batch_size=blocks.batch_size,
+            spare_rows=blocks.spare_rows,
+            tail_rows=self.tail_rows,
+            received=received if layout.split else None,
+        )
+
+    def _replicated(self, lists: ListExchange, slot: int) -> JaggedInputs | None:
+        tables = self.dense.tables
+        if tables is None:
+            return None
+        return JaggedInputs(
+            self.ownership.replicated,
+            lists.outgoing(slot).block(*lists.layout.block(-1)),
+            world_size=1,
+            batch_size=self.blocks.batch_size,
+            spare_rows=self.blocks.spare_rows,
+            tail_rows=tables.rows_of_last,
+        )
 
 
 def refusals(model: ShardedModel) -> tuple[str, ...]:
@@ -99,9 +124,11 @@ def refusals(model: ShardedModel) -> tuple[str, ...]:
     sharded = _all(model.module, ShardedEmbeddingBagCollection)
     if len(sharded) != 1:
         return (f"the model has {len(sharded)} sharded embedding bag collections, not one",)
-    kinds = sorted({str(kind) for kind in sharded[0]._sharding_types})
-    if kinds != [ShardingType.TABLE_WISE.value]:
-        found.append(f"sharding {', '.join(kinds)}: only {ShardingType.TABLE_WISE.value} is captured")
+    try:
+        if not any(ownership_of(sharded[0]).looked_up):
+            found.append("every rank has a copy of every table: there is nothing to exchange")
+    except ValueError as error:
+        found.append(str(error))
     for table in table_modules(sharded[0]):
         name = getattr(getattr(table, "optimizer", None), "name", type(table).__name__)
         if name not in SAFE_TABLE_OPTIMIZERS:
@@ -150,32 +177,44 @@ def assemble(
         _skip_bounds_check(sharded)
     _learn_no_weights(sharded)
     ownership = ownership_of(sharded)
-    keys = tuple(name for owned in ownership.owned for name in owned)
-    blocks = Blocks(
-        order=ownership.order(keys if dlrm is None else tuple(dlrm.sparse_arch.sparse_feature_names)),
-        counts=ownership.counts,
+    blocks = ownership.blocks(
+        ownership.keys if dlrm is None else tuple(dlrm.sparse_arch.sparse_feature_names),
         rank=world.rank,
         batch_size=batch_size,
         dim=sharded._embedding_bag_configs[0].embedding_dim,
         spare_rows=SPARE_ROWS if lists else 0,
     )
     chosen = make_exchange(exchange, blocks, world)
+    tables = ReplicatedTables(sharded, blocks) if ownership.replicated else None
     mlps = _written(dlrm, blocks.dim) if precision in WRITTEN else None
     dense: DensePart | TracedPart
     if mlps is not None:
-        dense = DensePart(mlps, blocks, allocate=chosen.allocate_grads, precision=precision)
+        dense = DensePart(mlps, blocks, allocate=chosen.allocate_grads, precision=precision, tables=tables)
     else:
-        dense = _traced(model, keys, blocks, chosen.allocate_grads, precision=precision, num_dense=num_dense)
+        if num_dense is None:
+            num_dense = 0 if dlrm is None else next(iter(_mlps(dlrm).bottom)).in_features
+        try:
+            apart = without_tables(model.module.module, _dense_parameters(model), ownership.keys, blocks.dim)
+            dense = TracedPart(
+                apart,
+                blocks,
+                allocate=chosen.allocate_grads,
+                num_dense=num_dense,
+                precision=precision,
+                tables=tables,
+            )
+        except ValueError as error:
+            raise CannotCapture((str(error),)) from error
     optimizer = FlatOptimizer(rule_of(torch_optimizer(model)), dense.flat)
     optimizer.load_from(torch_optimizer(model))
     return Assembly(
-        lookup=sharded._lookups[0],
+        lookup=next(iter(_owners_lookups(sharded))),
         dense=dense,
         optimizer=optimizer,
         exchange=chosen,
         blocks=blocks,
-        order=keys,
-        slots=make_slots(blocks, ownership.owned[world.rank], chosen, dense_width=dense.dense_width),
+        order=ownership.keys,
+        slots=make_slots(blocks, ownership, chosen, dense_width=dense.dense_width),
         lanes=Lanes(world.device),
         ownership=ownership,
         tail_rows=_rows_of_last(sharded),
@@ -191,15 +230,24 @@ def torch_optimizer(model: ShardedModel) -> torch.optim.Optimizer:
 
 
 def table_modules(sharded: Any) -> list[Any]:
-    """FBGEMM's modules of this rank's tables."""
-    return [module.emb_module for lookup in sharded._lookups for module in lookup._emb_modules]
+    """FBGEMM's modules of the tables that this rank owns, or columns of."""
+    return [module.emb_module for lookup in _owners_lookups(sharded) for module in lookup._emb_modules]
+
+
+def _owners_lookups(sharded: Any) -> list[Any]:
+    """One at most; the other is of tables of which every rank has a copy."""
+    return [lookup for lookup in sharded._lookups if not isinstance(lookup, DistributedDataParallel)]
+
+
+def _copies_lookups(sharded: Any) -> list[Any]:
+    return [lookup.module for lookup in sharded._lookups if isinstance(lookup, DistributedDataParallel)]
 
 
 def _refusals_of_lists(sharded: Any) -> tuple[str, ...]:
-    found = []
-    if len(table_modules(sharded)) > 1:
+    found, ownership = [], ownership_of(sharded)
+    if any(len(lookup._emb_modules) > 1 for lookup in (*_owners_lookups(sharded), *_copies_lookups(sharded))):
         found.append("lists of ids in tables of several kinds (dim, type or pooling): each kind has sizes of its own")
-    if any(not features for features in ownership_of(sharded).owned):
+    if any(not features for features in ownership.owned):
         found.append("lists of ids and a rank without tables")
     return tuple(found)
 
@@ -229,23 +277,9 @@ def _trained(model: ShardedModel) -> list[nn.Parameter]:
     return [parameter for group in torch_optimizer(model).param_groups for parameter in group["params"]]
 
 
-def _traced(
-    model: ShardedModel,
-    keys: tuple[str, ...],
-    blocks: Blocks,
-    allocate: Allocate,
-    *,
-    precision: str,
-    num_dense: int | None,
-) -> TracedPart:
-    dlrm = _find(model.module, DLRM)
-    if num_dense is None:
-        num_dense = 0 if dlrm is None else next(iter(_mlps(dlrm).bottom)).in_features
-    try:
-        apart = without_tables(model.module.module, _trained(model), keys, blocks.dim)
-        return TracedPart(apart, blocks, allocate=allocate, num_dense=num_dense, precision=precision)
-    except ValueError as error:
-        raise CannotCapture((str(error),)) from error
+def _dense_parameters(model: ShardedModel) -> list[nn.Parameter]:
+    """The same without tables of which every rank has a copy."""
+    return [parameter for parameter in _trained(model) if not isinstance(parameter, TableBatchedEmbeddingSlice)]
 
 
 def _written(dlrm: Any, dim: int) -> Mlps | None:

@@ -21,6 +21,7 @@ from rap_trainer.captured import pointwise
 from rap_trainer.captured.blocks import Blocks, pad_to
 from rap_trainer.captured.flat import Allocate, FlatParameters
 from rap_trainer.captured.interaction import interaction_backward, interaction_forward
+from rap_trainer.captured.replicated import ReplicatedTables
 from rap_trainer.captured.tile import TileGradients, TileMap
 
 WIDTH_PAD = 4
@@ -57,7 +58,16 @@ class DensePart:
     splits = True
     """`forward_rows` takes rows in parts."""
 
-    def __init__(self, mlps: Mlps, blocks: Blocks, *, allocate: Allocate, precision: str = "tf32") -> None:
+    def __init__(
+        self,
+        mlps: Mlps,
+        blocks: Blocks,
+        *,
+        allocate: Allocate,
+        precision: str = "tf32",
+        tables: ReplicatedTables | None = None,
+    ) -> None:
+        """`tables`: those every rank has, whose weights lie behind the layers'."""
         layers = (*mlps.bottom, *mlps.top)
         weight = layers[0].weight
         self.blocks = blocks
@@ -70,7 +80,8 @@ class DensePart:
             raise ValueError(f"the top MLP takes {mlps.top[0].in_features} columns, got {self.tile.num_columns}")
         self.early = range(self.num_bottom, len(layers) - 2)
         """Hidden layers of the top MLP but the last: most of the weights, whose gradients are reduced while the rest follows."""
-        self.flat = FlatParameters(layers, widths, allocate=allocate, early=self.early)
+        self.flat = FlatParameters(layers, widths, allocate=allocate, early=self.early, tables=tables)
+        self.tables = tables
         self.precision = precision
         self.dense_width = widths[0]
         """Columns of the dense input, padding included; the padding must be zero."""

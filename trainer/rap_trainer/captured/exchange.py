@@ -4,7 +4,10 @@
 
 The own block is never copied: kernels read the lookup's output and write its gradient in place.
 
-B rows, W ranks, T_w features of rank w, D dim, G elements of the largest block.
+Behind the peers' blocks a peer buffer has room for the features that are not exchanged whole (`Blocks.beside_start`); what
+is there, others write.
+
+B rows, W ranks, T features whose ids this rank is sent, N elements of its lookup output, G elements of the largest block.
 """
 
 from __future__ import annotations
@@ -32,24 +35,24 @@ class Exchange(Protocol):
 
     @property
     def peer(self) -> torch.Tensor:
-        """[W * G]: the peers' pooled embeddings; block w starts at w * G."""
+        """[peer_elements]: the peers' pooled embeddings; block w starts at w * G."""
 
     @property
     def peer_grads(self) -> torch.Tensor:
-        """[W * G]: gradients for the peers, same layout."""
+        """The same of gradients for the peers."""
 
     @property
     def pooled_grads(self) -> torch.Tensor:
-        """[(W * B + spare) * T * D]: gradients of this rank's lookup output; peers' rows are received."""
+        """[N]: gradients of this rank's lookup output; peers' rows are received."""
 
     def send_pooled(self, pooled_N: torch.Tensor, rows: slice) -> None:
-        """Lookup output [W * B, T * D] of some of each rank's rows to the ranks they belong to; all of them if `parts` is 1."""
+        """Lookup output [W * B, width] of some of each rank's rows to the ranks they belong to; all of them if `parts` is 1."""
 
     def send_grads(self) -> None:
         """`peer_grads` back to the owners; afterwards `pooled_grads` is complete."""
 
-    def send_ids(self, ids_FB: torch.Tensor, slot: int) -> None:
-        """Ids in rank-major order to their owners' `ids(slot)`. Visible after the next barrier or collective."""
+    def send_ids(self, ids_TB: torch.Tensor, slot: int) -> None:
+        """Ids of every rank's features, rank-major, to their owners' `ids(slot)`. Visible after the next barrier or collective."""
 
     def ids(self, slot: int) -> torch.Tensor:
         """[T * W * B] int64: this rank's ids of a slot, feature by feature."""
@@ -70,10 +73,11 @@ class LocalExchange:
     parts = 1
 
     def __init__(self, blocks: Blocks, device: torch.device, *, slots: int = 2) -> None:
-        self._peer = torch.zeros(4, device=device)
+        size = max(4, blocks.peer_elements)
+        self._peer, self._peer_grads = torch.zeros(size, device=device), torch.zeros(size, device=device)
         self._pooled_grads = torch.zeros(blocks.pooled_elements, device=device)
         self._ids = [
-            torch.zeros(len(blocks.order) * blocks.batch_size, dtype=torch.int64, device=device) for _ in range(slots)
+            torch.zeros(len(blocks.sent) * blocks.batch_size, dtype=torch.int64, device=device) for _ in range(slots)
         ]
         self._device = device
 
@@ -86,7 +90,7 @@ class LocalExchange:
 
     @property
     def peer_grads(self) -> torch.Tensor:
-        return self._peer
+        return self._peer_grads
 
     @property
     def pooled_grads(self) -> torch.Tensor:
@@ -98,8 +102,8 @@ class LocalExchange:
     def send_grads(self) -> None:
         return
 
-    def send_ids(self, ids_FB: torch.Tensor, slot: int) -> None:
-        self._ids[slot].copy_(ids_FB.view(-1))
+    def send_ids(self, ids_TB: torch.Tensor, slot: int) -> None:
+        self._ids[slot].copy_(ids_TB.view(-1))
 
     def ids(self, slot: int) -> torch.Tensor:
         return self._ids[slot]

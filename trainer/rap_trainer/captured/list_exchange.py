@@ -48,11 +48,13 @@ class Lists:
 class ListExchange(Protocol):
     """What the step asks of it. Enqueues on the current stream."""
 
+    layout: ListLayout
+
     def outgoing(self, slot: int) -> Lists:
-        """What preprocessing fills: a block for each owner, at the layout's places."""
+        """What preprocessing fills: the layout's blocks."""
 
     def incoming(self, slot: int) -> Lists:
-        """W blocks of this rank's features, one from each rank."""
+        """W blocks of this rank's features, one from each rank, then W blocks of the features that every rank is sent."""
 
     def send(self, slot: int) -> None:
         """Outgoing blocks to their owners."""
@@ -64,6 +66,11 @@ def _lists(num_ids: int, num_lengths: int, device: torch.device, *, weighted: bo
         lengths=torch.zeros(num_lengths, dtype=torch.int32, device=device),
         weights_N=torch.zeros(num_ids, device=device) if weighted else None,
     )
+
+
+def _outgoing(layout: ListLayout, device: torch.device) -> Lists:
+    num_lengths = sum(len(features) for features in layout.features) * layout.batch_size
+    return _lists(layout.size, num_lengths, device, weighted=layout.weighted)
 
 
 def make_lists(layout: ListLayout, exchange: Exchange, world: World) -> ListExchange:
@@ -80,36 +87,44 @@ class _Places:
     def __init__(self, layout: ListLayout, rank: int) -> None:
         self.layout, self.rank = layout, rank
         self.world_size = len(layout.owned)
-        self.num_ids = self.world_size * layout.room[rank]
-        self.num_lengths = self.world_size * len(layout.owned[rank]) * layout.batch_size
+        self.num_ids, self.num_lengths = self.received(rank)
 
-    def to(self, owner: int) -> tuple[slice, slice]:
-        """Ids and lengths of the outgoing block."""
+    def received(self, owner: int) -> tuple[int, int]:
+        """Ids and lengths that a rank receives."""
         layout = self.layout
-        start, row, B = layout.starts[owner], layout.rows[owner], layout.batch_size
-        return (
-            slice(start, start + layout.room[owner]),
-            slice(row * B, (row + len(layout.owned[owner])) * B),
-        )
+        features = len(layout.owned[owner]) + len(layout.split)
+        return self.world_size * (
+            layout.room[owner] + layout.split_room
+        ), self.world_size * features * layout.batch_size
 
-    def at(self, owner: int, sender: int) -> tuple[slice, slice]:
-        """The same of the block that `owner` receives."""
-        room, lengths = self.layout.room[owner], len(self.layout.owned[owner]) * self.layout.batch_size
-        return slice(sender * room, (sender + 1) * room), slice(sender * lengths, (sender + 1) * lengths)
+    def to(self, owner: int) -> tuple[tuple[slice, slice], ...]:
+        """Ids and lengths of the outgoing blocks."""
+        own, split = self.layout.block(owner), self.layout.block(-2)
+        return (own, split) if self.layout.split else (own,)
+
+    def at(self, owner: int, sender: int) -> tuple[tuple[slice, slice], ...]:
+        """The same of the blocks that `owner` receives."""
+        layout, found, start, first = self.layout, [], 0, 0
+        for room, features in ((layout.room[owner], layout.owned[owner]), (layout.split_room, layout.split)):
+            lengths = len(features) * layout.batch_size
+            ids_at, lengths_at = start + sender * room, first + sender * lengths
+            found.append((slice(ids_at, ids_at + room), slice(lengths_at, lengths_at + lengths)))
+            start, first = start + self.world_size * room, first + self.world_size * lengths
+        return tuple(found[: len(self.to(owner))])
 
 
 class LocalLists:
     """One rank: what it sends is what it receives."""
 
     def __init__(self, layout: ListLayout, device: torch.device, *, slots: int = 2) -> None:
-        rows = sum(len(features) for features in layout.owned) * layout.batch_size
-        self._slots = [_lists(layout.size, rows, device, weighted=layout.weighted) for _ in range(slots)]
+        self.layout, self._places = layout, _Places(layout, 0)
+        self._slots = [_outgoing(layout, device) for _ in range(slots)]
 
     def outgoing(self, slot: int) -> Lists:
         return self._slots[slot]
 
     def incoming(self, slot: int) -> Lists:
-        return self._slots[slot]
+        return self._slots[slot].block(slice(self._places.num_ids), slice(self._places.num_lengths))
 
     def send(self, slot: int) -> None:
         return
@@ -121,16 +136,15 @@ class SymmetricLists:
     def __init__(
         self, layout: ListLayout, rank: int, device: torch.device, group: dist.ProcessGroup, *, slots: int = 2
     ) -> None:
+        self.layout = layout
         places = self._places = _Places(layout, rank)
-        W, B = places.world_size, layout.batch_size
-        num_ids = W * max(layout.room)
-        num_lengths = W * max(len(features) for features in layout.owned) * B
+        W = places.world_size
+        num_ids, num_lengths = map(max, zip(*(places.received(owner) for owner in range(W)), strict=True))
         ids = shared(slots * num_ids, torch.int64, device, group)
         lengths = shared(slots * num_lengths, torch.int32, device, group)
         weights = shared(slots * num_ids, torch.float32, device, group) if layout.weighted else None
         self._keep = (ids, lengths, weights)
-        rows = sum(len(features) for features in layout.owned) * B
-        self._outgoing = [_lists(layout.size, rows, device, weighted=layout.weighted) for _ in range(slots)]
+        self._outgoing = [_outgoing(layout, device) for _ in range(slots)]
         self._incoming = [
             [
                 Lists(
@@ -156,21 +170,21 @@ class SymmetricLists:
         places = self._places
         for step in range(places.world_size):
             owner = (places.rank + step) % places.world_size
-            target = self._incoming[slot][owner].block(*places.at(owner, places.rank))
-            for to, what in target.pairs(self._outgoing[slot].block(*places.to(owner))):
-                to.copy_(what)
+            for at, of in zip(places.at(owner, places.rank), places.to(owner), strict=True):
+                for to, what in self._incoming[slot][owner].block(*at).pairs(self._outgoing[slot].block(*of)):
+                    to.copy_(what)
 
 
 class NcclLists:
-    """One all-to-all for each tensor (gloo on CPUs)."""
+    """An all-to-all for each tensor, and an all-gather of what every rank is sent (gloo on CPUs)."""
 
     def __init__(
         self, layout: ListLayout, rank: int, device: torch.device, group: dist.ProcessGroup, *, slots: int = 2
     ) -> None:
+        self.layout = layout
         places = self._places = _Places(layout, rank)
         self._group = group
-        rows = sum(len(features) for features in layout.owned) * layout.batch_size
-        self._outgoing = [_lists(layout.size, rows, device, weighted=layout.weighted) for _ in range(slots)]
+        self._outgoing = [_outgoing(layout, device) for _ in range(slots)]
         self._incoming = [
             _lists(places.num_ids, places.num_lengths, device, weighted=layout.weighted) for _ in range(slots)
         ]
@@ -184,7 +198,11 @@ class NcclLists:
         return self._incoming[slot]
 
     def send(self, slot: int) -> None:
-        W = self._places.world_size
+        W, rank = self._places.world_size, self._places.rank
         for to, what in self._incoming[slot].pairs(self._outgoing[slot]):
             sent = self._sent_lengths if to.dtype == torch.int32 else self._sent_ids
-            dist.all_to_all_single(to, what, [to.numel() // W] * W, sent, group=self._group)
+            own = W * sent[rank]
+            dist.all_to_all_single(to[:own], what[: sum(sent)], [sent[rank]] * W, sent, group=self._group)
+            if self.layout.split:
+                block = self.layout.block(-2)[to.dtype == torch.int32]
+                dist.all_gather(list(to[own:].chunk(W)), what[block], group=self._group)

@@ -1,5 +1,7 @@
 """How lists of ids travel: one block for each owner, each with a fixed room, so that every size of a step is static.
 
+Features of tables that are split by columns have a block that every rank is sent; those of tables that every rank has, one that stays.
+
 What a block does not fill is nobody's: the owner puts it into a bag of its own behind the last row, where its gradient is zero
 (`jagged_inputs`). Rooms are bounds, not guesses: they follow from the raw columns' rooms, which the host checks for each
 batch, through every op. Values only.
@@ -17,6 +19,7 @@ from itertools import accumulate
 
 from rap_contract.graph import FeatureGraph
 
+from rap_trainer.captured.blocks import pad_to
 from rap_trainer.fusion.groups import Tiles, group
 from rap_trainer.fusion.layout import Block, OutputLayout
 from rap_trainer.fusion.lower import lower
@@ -35,33 +38,54 @@ class ListLayout:
     """The blocks a rank sends, the same on every rank."""
 
     owned: tuple[tuple[str, ...], ...]
-    """Features of each rank, in the order of its lookup."""
+    """Features of each rank's whole tables, in the order of its lookup."""
     room: tuple[int, ...]
     """Ids of the block to each rank, at most."""
     batch_size: int
     weighted: bool
+    split: tuple[str, ...] = ()
+    """Features of the block to all ranks."""
+    split_room: int = 0
+    replicated: tuple[str, ...] = ()
+    """Features of the block that stays."""
+    replicated_room: int = 0
+
+    @property
+    def features(self) -> tuple[tuple[str, ...], ...]:
+        """Of every block: one for each rank, the one to all ranks, the one that stays."""
+        return (*self.owned, self.split, self.replicated)
+
+    @property
+    def rooms(self) -> tuple[int, ...]:
+        """Of every block."""
+        return (*self.room, self.split_room, self.replicated_room)
 
     @property
     def starts(self) -> tuple[int, ...]:
         """Where each block begins among the ids."""
-        return (0, *accumulate(self.room))[:-1]
+        return (0, *accumulate(self.rooms))[:-1]
 
     @property
     def size(self) -> int:
         """N of all blocks."""
-        return sum(self.room)
+        return sum(self.rooms)
 
     @property
     def rows(self) -> tuple[int, ...]:
         """First feature of each block."""
-        return (0, *accumulate(len(features) for features in self.owned))[:-1]
+        return (0, *accumulate(len(features) for features in self.features))[:-1]
+
+    def block(self, index: int) -> tuple[slice, slice]:
+        """A block's place among ids and lengths; -2 is the one to all ranks, -1 the one that stays."""
+        start, row, B = self.starts[index], self.rows[index], self.batch_size
+        return slice(start, start + self.rooms[index]), slice(row * B, (row + len(self.features[index])) * B)
 
     def output_layout(self) -> OutputLayout:
         """What preprocessing writes."""
         return OutputLayout(
             blocks=tuple(
                 Block(features=features, base=base, capacity=room, lengths_row=row)
-                for features, base, room, row in zip(self.owned, self.starts, self.room, self.rows, strict=True)
+                for features, base, room, row in zip(self.features, self.starts, self.rooms, self.rows, strict=True)
                 if features
             )
         )
@@ -93,7 +117,13 @@ def single_layout(graph: FeatureGraph, order: Sequence[str], form: Form) -> Outp
 
 
 def list_layout(
-    graph: FeatureGraph, owned: tuple[tuple[str, ...], ...], *, batch_size: int, capacities: Mapping[str, int]
+    graph: FeatureGraph,
+    owned: tuple[tuple[str, ...], ...],
+    *,
+    batch_size: int,
+    capacities: Mapping[str, int],
+    split: tuple[str, ...] = (),
+    replicated: tuple[str, ...] = (),
 ) -> ListLayout:
     """Blocks that hold whatever `capacities` of the raw columns can become. Raises ValueError where nothing bounds a list."""
     rooms = _rooms(graph, batch_size, capacities, MAX_GROWTH)
@@ -104,13 +134,19 @@ def list_layout(
         raise ValueError(
             f"the pairs of feature {unbounded[0]} have no bound that a captured size could hold; lower `max` of cartesian"
         )
+
+    def room_of(features: tuple[str, ...]) -> int:
+        return pad_to(sum(rooms[name] for name in features), PLACE_IDS)
+
     return ListLayout(
         owned=owned,
-        room=tuple(
-            max(PLACE_IDS, -(-sum(rooms[name] for name in features) // PLACE_IDS) * PLACE_IDS) for features in owned
-        ),
+        room=tuple(max(PLACE_IDS, room_of(features)) for features in owned),
         batch_size=batch_size,
         weighted=graph.weighted,
+        split=split,
+        split_room=room_of(split),
+        replicated=replicated,
+        replicated_room=room_of(replicated),
     )
 
 

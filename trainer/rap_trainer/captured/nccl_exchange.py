@@ -2,7 +2,7 @@
 
 NCCL's kernels need SMs. All its collectives stay on one stream order, since two on parallel branches of a graph hang.
 
-B rows, W ranks, T features of this rank, D dim, G elements of the largest block.
+B rows, W ranks, T features whose ids a rank is sent, G elements of the largest block.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ class NcclExchange:
 
     def __init__(self, blocks: Blocks, device: torch.device, group: dist.ProcessGroup, *, slots: int = 2) -> None:
         self._blocks, self._group, self._device = blocks, group, device
-        G, W, B = blocks.block_elements, blocks.world_size, blocks.batch_size
-        self._peer = torch.zeros(W * G, device=device)
-        self._peer_grads = torch.zeros(W * G, device=device)
+        W, B = blocks.world_size, blocks.batch_size
+        self._peer = torch.zeros(blocks.peer_elements, device=device)
+        self._peer_grads = torch.zeros(blocks.peer_elements, device=device)
         self._pooled_grads = torch.zeros(blocks.pooled_elements, device=device)
-        own = blocks.counts[blocks.rank]
+        own = blocks.num_sent[blocks.rank]
         self._received = torch.zeros(W * own * B, dtype=torch.int64, device=device)
         self._ids = [torch.zeros(own * W * B, dtype=torch.int64, device=device) for _ in range(slots)]
         self._none = torch.empty(0, device=device)
@@ -83,16 +83,15 @@ class NcclExchange:
         """A peer buffer by owner, nothing for itself."""
         blocks, G = self._blocks, self._blocks.block_elements
         return [
-            self._none if p == blocks.rank else buffer[p * G : p * G + blocks.batch_size * count * blocks.dim]
-            for p, count in enumerate(blocks.counts)
+            self._none if p == blocks.rank else buffer[p * G : p * G + blocks.batch_size * width]
+            for p, width in enumerate(blocks.widths)
         ]
 
-    def send_ids(self, ids_FB: torch.Tensor, slot: int) -> None:
+    def send_ids(self, ids_TB: torch.Tensor, slot: int) -> None:
         blocks = self._blocks
-        W, B, own = blocks.world_size, blocks.batch_size, blocks.counts[blocks.rank]
-        dist.all_to_all_single(
-            self._received, ids_FB.reshape(-1), [own * B] * W, [count * B for count in blocks.counts], group=self._group
-        )
+        W, B, own = blocks.world_size, blocks.batch_size, blocks.num_sent[blocks.rank]
+        sizes = [count * B for count in blocks.num_sent]
+        dist.all_to_all_single(self._received, ids_TB.reshape(-1), [own * B] * W, sizes, group=self._group)
         self._ids[slot].view(own, W, B).copy_(self._received.view(W, own, B).transpose(0, 1))
 
     def ids(self, slot: int) -> torch.Tensor:

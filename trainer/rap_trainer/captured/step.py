@@ -15,6 +15,7 @@ from typing import Protocol
 import torch
 
 from rap_trainer.captured.blocks import pad_to
+from rap_trainer.captured.columns import SplitColumns
 from rap_trainer.captured.dense_optimizer import FlatOptimizer
 from rap_trainer.captured.dense_part import DensePart, Embeddings
 from rap_trainer.captured.exchange import Exchange
@@ -35,7 +36,7 @@ PART_ROWS = 32
 """A part has a multiple of so many rows."""
 
 Lookup = Callable[[object], torch.Tensor]
-"""TorchRec's grouped lookup of this rank: KJT -> [W * B, T * D], with the fused update in its backward."""
+"""TorchRec's grouped lookup of this rank: KJT -> [W * B, width], with the fused update in its backward."""
 
 
 class Preprocessor(Protocol):
@@ -88,6 +89,7 @@ class TrainStep:
         self.preprocessor, self.schedule, self.score = preprocessor, schedule, score
         self.lanes, self.lists = lanes, lists
         self.progress = progress
+        self._split = SplitColumns(dense.blocks, dense.flat.values.device) if dense.blocks.num_split else None
         self._muted = False
 
     def prepare(self, slot: Slot) -> None:
@@ -114,6 +116,8 @@ class TrainStep:
         with self.lanes.bottom.on():
             self.optimizer.begin()
             dense.forward_bottom(current.dense)
+            if dense.tables is not None and current.replicated is not None:
+                dense.tables.forward(current.replicated.kjt, exchange.peer)
         self.lanes.tables.fork()
         with self.lanes.tables.on():
             pooled = self.lookup(current.inputs.kjt)
@@ -140,6 +144,11 @@ class TrainStep:
         self.lanes.bottom.fork()
         with self.lanes.bottom.on():
             dense.backward_bottom()
+            if dense.tables is not None:
+                _share_rest(current.replicated)
+                dense.tables.backward(exchange.peer_grads)
+        if self._split is not None:
+            self._split.spread(self._own(grads), exchange.peer_grads)
         self._open(Window.GRAD_DIST, following)
         self._enter()
         self._ids_before(Window.GRAD_DIST, following)
@@ -150,7 +159,7 @@ class TrainStep:
         self._finish_dense()
         self._open(Window.EMB_BWD, following)
         self._enter()
-        self._backward_tables(pooled, grads, gate)
+        self._backward_tables(current, pooled, grads, gate)
         self.lanes.tail.join()
         self._ids_after(Window.GRAD_DIST, following)
         if self.progress is not None:
@@ -170,6 +179,8 @@ class TrainStep:
                 self._open(Window.MLP_FWD, following)
                 self._enter()
                 self.lanes.bottom.join()
+            if self._split is not None:
+                self._split.collect(embeddings.own, embeddings.peer, rows)
             self.dense.forward_rows(embeddings, rows)
 
     @property
@@ -182,11 +193,14 @@ class TrainStep:
         size = pad_to(-(-rows // parts), PART_ROWS)
         return tuple(slice(begin, min(begin + size, rows)) for begin in range(0, rows, size))
 
-    def _backward_tables(self, pooled: torch.Tensor, grads: torch.Tensor, gate: GradientGate | None) -> None:
+    def _backward_tables(
+        self, current: Slot, pooled: torch.Tensor, grads: torch.Tensor, gate: GradientGate | None
+    ) -> None:
         """TorchRec's fused update, on the lane of the lookup, where autograd runs it anyway."""
         if gate is None:
             self.lanes.tables.fork()
         with self.lanes.tables.on():
+            _share_rest(current.inputs)
             if gate is not None:
                 gate.ids_known()
             pooled.backward(grads[: pooled.numel()].view_as(pooled))  # type: ignore[no-untyped-call]  # torch leaves it untyped
@@ -214,7 +228,7 @@ class TrainStep:
             self.progress.enter()
 
     def _own(self, pooled: torch.Tensor) -> torch.Tensor:
-        """The block [B, T * D] of this rank's own rows."""
+        """The block [B, width] of this rank's own rows."""
         blocks = self.dense.blocks
         size = blocks.batch_size * blocks.own_width
         start = blocks.rank * size
@@ -236,14 +250,15 @@ class TrainStep:
 
     def _send(self, slot: Slot) -> None:
         if self.lists is None:
-            self.exchange.send_ids(slot.ids_FB, slot.index)
+            self.exchange.send_ids(slot.to_send(), slot.index)
         else:
             self.lists.send(slot.index)
 
     def _receive(self, slot: Slot) -> None:
         """Lists that have arrived become the lookup's input; single ids arrive as it."""
-        if isinstance(slot.inputs, JaggedInputs):
-            slot.inputs.fill()
+        for inputs in (slot.inputs, slot.replicated):
+            if isinstance(inputs, JaggedInputs):
+                inputs.fill()
 
     def _receive_beside(self, window: Window, following: Slot) -> None:
         """The same beside the tables' update, if the lists arrived with the window's exchange."""
@@ -294,3 +309,9 @@ class TrainStep:
         if part.stop > (part.start or 0):
             self.exchange.reduce_grads(part)
             self.optimizer.update(part)
+
+
+def _share_rest(inputs: object) -> None:
+    """Lists have room that no id fills: a lookup sees nothing of it, its backward must find a bag for it."""
+    if isinstance(inputs, JaggedInputs):
+        inputs.share_rest()

@@ -4,7 +4,7 @@ Each rank writes its blocks straight into its peers' symmetric buffers with plai
 everything hides beside them. One barrier after each exchange makes the blocks visible, and the barrier of the other exchange
 protects a buffer before it is written again.
 
-B rows, W ranks, T_w features of rank w, D dim, G elements of the largest block.
+B rows, W ranks, T features whose ids a rank is sent, G elements of the largest block.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ class SymmetricExchange:
             raise RuntimeError(f"set {MULTICAST_OFF}=1: multicast can take a shared host's GPUs out of service")
         self._blocks, self._group, self._device = blocks, group, device
         G, W, B = blocks.block_elements, blocks.world_size, blocks.batch_size
-        self._pooled = shared(W * G, torch.float32, device, group)
-        spare = blocks.spare_rows * max(blocks.counts) * blocks.dim
+        self._pooled = shared(blocks.peer_elements, torch.float32, device, group)
+        spare = blocks.spare_rows * max(blocks.widths)
         self._grads = shared(W * G + spare, torch.float32, device, group)
-        self._peer_grads = torch.zeros(W * G, device=device)
-        most = max(blocks.counts) * W * B
+        self._peer_grads = torch.zeros(blocks.peer_elements, device=device)
+        most = max(blocks.num_sent) * W * B
         self._ids = shared(slots * most, torch.int64, device, group)
         self._ids_size = most
         self._streams = [torch.cuda.Stream(device) for _ in range((W - 1) * copies)]  # type: ignore[no-untyped-call]  # torch leaves it untyped
@@ -100,22 +100,23 @@ class SymmetricExchange:
         blocks, G = self._blocks, self._blocks.block_elements
         pairs = []
         for p in self._peers():
-            size = blocks.batch_size * blocks.counts[p] * blocks.dim
+            size = blocks.batch_size * blocks.widths[p]
             target = self._grads.views[p][blocks.rank * size : (blocks.rank + 1) * size]
             pairs.append((target, self._peer_grads[p * G : p * G + size]))
         self._push(pairs)
         self._grads.handle.barrier(channel=0)
 
-    def send_ids(self, ids_FB: torch.Tensor, slot: int) -> None:
+    def send_ids(self, ids_TB: torch.Tensor, slot: int) -> None:
         blocks = self._blocks
-        W, B = blocks.world_size, blocks.batch_size
-        for owner, (start, count) in enumerate(zip(blocks.starts, blocks.counts, strict=True)):
+        W, B, start = blocks.world_size, blocks.batch_size, 0
+        for owner, count in enumerate(blocks.num_sent):
             view = self._ids.views[owner][slot * self._ids_size : slot * self._ids_size + count * W * B]
-            view.view(count, W, B)[:, blocks.rank].copy_(ids_FB[start : start + count])
+            view.view(count, W, B)[:, blocks.rank].copy_(ids_TB[start : start + count])
+            start += count
 
     def ids(self, slot: int) -> torch.Tensor:
         blocks = self._blocks
-        size = blocks.counts[blocks.rank] * blocks.world_size * blocks.batch_size
+        size = blocks.num_sent[blocks.rank] * blocks.world_size * blocks.batch_size
         return self._ids.tensor[slot * self._ids_size : slot * self._ids_size + size]
 
     def reduce_grads(self, part: slice) -> None:

@@ -20,10 +20,11 @@ from torch.nn import functional
 from torchrec import KeyedTensor
 from torchrec.distributed.embeddingbag import ShardedEmbeddingBagCollection
 
-from rap_trainer.captured.blocks import Blocks
+from rap_trainer.captured.blocks import Blocks, Origin
 from rap_trainer.captured.dense_part import Embeddings
 from rap_trainer.captured.flat import Allocate, FlatTensors
 from rap_trainer.captured.pointwise import Outcome, Targets, block_sums
+from rap_trainer.captured.replicated import ReplicatedTables
 
 log = logging.getLogger(__name__)
 
@@ -95,8 +96,9 @@ class TracedPart:
         allocate: Allocate,
         num_dense: int,
         precision: str = "tf32",
+        tables: ReplicatedTables | None = None,
     ) -> None:
-        """`apart`: from `without_tables`. Raises ValueError if the model cannot be run so."""
+        """`apart`: from `without_tables`. `tables`: those every rank has. Raises ValueError if the model cannot be run so."""
         self.blocks = blocks
         self.dense_width = num_dense
         """Columns of the dense input; none is padding."""
@@ -108,7 +110,7 @@ class TracedPart:
         pooled = torch.zeros(blocks.batch_size, len(blocks.order), blocks.dim, device=device)
         self._dense, self._pooled = torch.zeros(blocks.batch_size, num_dense, device=device), pooled
         self._check()
-        self.flat = FlatTensors(trained, allocate=allocate)
+        self.flat, self.tables = FlatTensors(trained, allocate=allocate, tables=tables), tables
         for parameter, twin in apart.parameters:
             twin.data = parameter.data
         self._forward: Forward = self._compiled() if device.type == "cuda" else self._plain
@@ -143,7 +145,7 @@ class TracedPart:
         self._pooled_grad, *found = torch.autograd.grad(
             self._share, [self._pooled, *self._parameters], allow_unused=True, materialize_grads=True
         )
-        torch._foreach_copy_([view for _, view in self.flat.views(self.flat.grads)], found)
+        torch._foreach_copy_([view for _, view in self.flat.own_views(self.flat.grads)], found)
 
     def backward_interaction(self, embeddings: Embeddings, *, own: torch.Tensor, peer: torch.Tensor) -> None:
         """The embeddings' gradients, written to `own` and `peer`; after `backward_top`."""
@@ -215,13 +217,12 @@ class TracedPart:
         return compiled
 
     def _blocks(self, own: torch.Tensor, peer: torch.Tensor) -> list[torch.Tensor]:
-        """Each owner's block [B, T, D], in rank-major order."""
+        """Embeddings side by side [B, T, D], in the order of the blocks."""
         blocks, found = self.blocks, []
-        for owner, count in enumerate(blocks.counts):
-            size = blocks.batch_size * count * blocks.dim
-            start = owner * blocks.block_elements
-            block = own if owner == blocks.rank else peer[start : start + size]
-            found.append(block.view(blocks.batch_size, count, blocks.dim))
+        for run in blocks.runs():
+            buffer = own if run.origin is Origin.OWN else peer
+            shape, strides = (blocks.batch_size, run.count, blocks.dim), (run.stride, blocks.dim, 1)
+            found.append(buffer.as_strided(shape, strides, buffer.storage_offset() + run.offset))
         return found
 
     def _gathered(self, embeddings: Embeddings) -> torch.Tensor:

@@ -1,6 +1,7 @@
 """Plans and shards a model over the ranks with TorchRec, and gives it its optimizers.
 
-Parallelism is applied from outside to a finished model; the model knows nothing of it.
+Tables are whole on a rank or split by columns, and then updated in their backward pass; or they have a copy on every rank, whose
+gradients DistributedDataParallel averages and whose update is the dense optimizer's, as TorchRec has it. Parallelism is applied from outside to a finished model; the model knows nothing of it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from typing import Any
 
 import torch
 from fbgemm_gpu.split_table_batched_embeddings_ops_training import SplitTableBatchedEmbeddingBagsCodegen
+from rap_contract.graph import FeatureGraph, compile_features
 from rap_contract.job import RAPJobSpec
+from rap_contract.problem import InvalidDocument, Problem
 from rap_contract.training import EmbeddingOptimizer
 from torch import nn
 from torchrec import EmbeddingBagCollection
@@ -34,6 +37,15 @@ from rap_trainer.world import World
 HBM_SHARE = 0.9
 """Share of a GPU's memory the planner may fill with tables; activations take the rest. TorchRec's own default
 reserves 15 % besides."""
+PARTS, LEAST_COLUMNS = 4, 8
+"""Of a table that is split by columns: the same on any number of ranks, as its optimizer's state is (rowwise Adagrad keeps a number a
+row and part), of at least 32 bytes a row, a sector of the GPU's memory."""
+KINDS = {
+    "tableWise": ShardingType.TABLE_WISE,
+    "columnWise": ShardingType.COLUMN_WISE,
+    "dataParallel": ShardingType.DATA_PARALLEL,
+}
+"""A table's sharding by its name in a job."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,17 +86,20 @@ class ShardedModel:
 
 
 def shard_model(model: nn.Module, spec: RAPJobSpec, world: World) -> ShardedModel:
-    """Shards the tables table-wise and replicates the rest. Collective. Raises InvalidDocument, PlannerError."""
+    """Shards the tables as the job says and replicates the rest. Collective. Raises InvalidDocument, PlannerError."""
     collections = [module for module in model.modules() if isinstance(module, EmbeddingBagCollection)]
     fused = has_fused_kernel(spec, world.device)
+    graph, problems = compile_features(spec)
+    if graph is None:
+        raise InvalidDocument(problems)
+    if not fused:
+        _refuse_sharding(graph)
     if fused:
         optimizer, parameters = fused_optimizer(spec.optimizer.embedding)
         for collection in collections:
             apply_optimizer_in_backward(optimizer, collection.parameters(), parameters)
     sharders: list[Any] = [EmbeddingBagCollectionSharder() if fused else _DenseSharder()]
-    kernel = EmbeddingComputeKernel.FUSED if fused else EmbeddingComputeKernel.DENSE
-    names = [config.name for collection in collections for config in collection.embedding_bag_configs()]
-    planner = EmbeddingShardingPlanner(topology=_topology(world), constraints=_constraints(names, kernel))
+    planner = EmbeddingShardingPlanner(topology=_topology(world), constraints=_constraints(graph, fused=fused))
     plan = planner.collective_plan(model, sharders, world.data_group)
     module = DistributedModelParallel(
         module=model,
@@ -154,11 +169,33 @@ def _topology(world: World) -> Topology:
     )
 
 
-def _constraints(names: list[str], kernel: EmbeddingComputeKernel) -> dict[str, ParameterConstraints]:
-    return {
-        name: ParameterConstraints(sharding_types=[ShardingType.TABLE_WISE.value], compute_kernels=[kernel.value])
-        for name in names
-    }
+def _constraints(graph: FeatureGraph, *, fused: bool) -> dict[str, ParameterConstraints]:
+    """One kind of sharding for each table. Beside a table that is split by columns all are, in one part: a rank then has one lookup."""
+    split = any(table.sharding == "columnWise" for table in graph.tables)
+    found = {}
+    for table in graph.tables:
+        kind, columns = KINDS[table.sharding], None
+        if kind is ShardingType.COLUMN_WISE:
+            columns = max(LEAST_COLUMNS, -(-table.dim // PARTS))
+        elif kind is ShardingType.TABLE_WISE and split:
+            kind, columns = ShardingType.COLUMN_WISE, table.dim
+        replicated = kind is ShardingType.DATA_PARALLEL
+        kernel = EmbeddingComputeKernel.FUSED if fused and not replicated else EmbeddingComputeKernel.DENSE
+        found[table.name] = ParameterConstraints(
+            sharding_types=[kind.value], compute_kernels=[kernel.value], min_partition=columns
+        )
+    return found
+
+
+def _refuse_sharding(graph: FeatureGraph) -> None:
+    """Tables whose update FBGEMM has no kernel of here are whole. Raises InvalidDocument."""
+    for feature in graph.sparse:
+        if feature.table is not None and feature.table.sharding != "tableWise":
+            message = f"a {feature.table.sharding} table needs an update that FBGEMM has a CPU kernel of"
+            hint = (
+                "train on GPUs, use tableWise, or an embedding optimizer of sgd, adagrad, rowwiseAdagrad without decay"
+            )
+            raise InvalidDocument([Problem(path=(*feature.path, "table", "sharding"), message=message, hint=hint)])
 
 
 def _dense(module: nn.Module, spec: RAPJobSpec, *, fused: bool) -> KeyedOptimizerWrapper | None:

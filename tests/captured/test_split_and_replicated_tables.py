@@ -1,0 +1,170 @@
+"""Tables split by columns and tables of which every rank has a copy: training, state and layouts as in the eager runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from captured.sharded_training import Batches, Recipe, both, build, eager_losses, sharded_job, train_on_rank
+from rap_contract.graph import FeatureGraph
+from rap_contract.job import RAPJob
+from rap_contract.problem import InvalidDocument
+from rap_trainer.captured.assemble import refusals
+from rap_trainer.captured.blocks import Blocks, Origin, Part
+from rap_trainer.captured.columns import SplitColumns
+from rap_trainer.captured.jagged_inputs import JaggedInputs, Received, gather_lists_kernel
+from rap_trainer.captured.list_exchange import Lists
+from rap_trainer.captured.schedule import Window
+from rap_trainer.captured.traced_part import TracedPart
+from rap_trainer.model import shard
+from rap_trainer.world import World, join_world
+from torch.multiprocessing.spawn import spawn
+from torchrec.distributed.planner.types import ParameterConstraints
+from torchrec.distributed.types import ShardingType
+
+pytestmark = pytest.mark.filterwarnings("ignore:Please use DTensor:FutureWarning")
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+BLOCKS = Blocks(
+    order=(2, 0, 3, 1),
+    counts=(1, 1),
+    rank=0,
+    batch_size=5,
+    dim=8,
+    parts=(
+        Part(feature=2, owner=0, start=0, column=4, width=4),
+        Part(feature=0, owner=0, start=4, column=0, width=8),
+        Part(feature=1, owner=1, start=0, column=0, width=8),
+        Part(feature=2, owner=1, start=8, column=0, width=4),
+    ),
+    num_replicated=1,
+)
+"""Two whole features, one of two parts on two ranks, one replicated."""
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    yield join_world({}, use_gpu=False)
+    dist.destroy_process_group()
+
+
+def test_features_beside_the_exchange_lie_behind_the_peers_blocks() -> None:
+    assert (BLOCKS.widths, BLOCKS.num_sent, BLOCKS.sent) == ((12, 12), (2, 2), (2, 0, 1, 2))
+    assert (BLOCKS.beside_start, BLOCKS.peer_elements) == (120, 120 + 5 * 2 * 8)
+    rows = {row.position: (row.origin, row.offset, row.stride) for row in BLOCKS.tile()}
+    assert rows[3] == (Origin.OWN, 4, 12)
+    assert rows[1] == (Origin.PEER, 60, 12)
+    assert (rows[4], rows[2]) == ((Origin.PEER, 120, 16), (Origin.PEER, 128, 16))
+    assert [run.count for run in BLOCKS.runs()] == [1, 1, 2]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_kernel_that_moves_columns_equals_its_twin(rank: int) -> None:
+    blocks = replace(BLOCKS, rank=rank)
+    with DEVICE:
+        own, peer = torch.rand(5 * 12), torch.rand(blocks.peer_elements)
+        columns = SplitColumns(blocks, DEVICE)
+    for collect, rows in ((True, slice(1, 4)), (True, slice(0, 5)), (False, slice(0, 5))):
+        pairs = [(own.clone(), peer.clone()) for _ in range(2)]
+        columns.move_kernel(*pairs[0], rows, collect=collect)
+        columns.move_twin(*pairs[1], rows, collect=collect)
+        assert all(map(torch.equal, *pairs))
+        assert not (torch.equal(pairs[0][0], own) and torch.equal(pairs[0][1], peer))
+
+
+def test_lists_of_split_tables_are_found_behind_the_own_ones() -> None:
+    torch.manual_seed(0)
+    W, B, own_room, split_room, features = 2, 3, 32, 48, ("s1", "a", "s1", "b")
+    received = Received(own=("a", "b"), own_room=own_room, split=("s0", "s1"), split_room=split_room)
+    with DEVICE:
+        lengths = torch.randint(0, 5, (W * 4 * B,), dtype=torch.int32)
+        ids = torch.randint(100, 200, (W * (own_room + split_room),))
+        incoming = Lists(ids_N=ids, lengths=lengths, weights_N=torch.rand(ids.numel()))
+        inputs = JaggedInputs(features, incoming, world_size=W, batch_size=B, spare_rows=3, tail_rows=7,
+                              received=received)  # fmt: skip
+        inputs.fill()
+        assert inputs._sources is not None
+        out, out_weights = torch.full_like(inputs.kjt.values(), -1), torch.full_like(inputs.kjt.weights(), -1.0)
+        gather_lists_kernel[(4 * W + 2, 2)](
+            ids, incoming.weights_N, inputs.kjt.offsets(), inputs._sources.places_TW, out, out_weights, B, W, 4, 3, 0,
+            out.numel(), 7, T_PADDED=4, SOURCES=True, WEIGHTED=True, TILE=4,
+        )  # fmt: skip
+    assert torch.equal(out, inputs.kjt.values())
+    assert torch.equal(out_weights, inputs.kjt.weights())
+    split_lengths = lengths[W * 2 * B :].view(W, 2, B).sum(2)
+    offsets = inputs.kjt.offsets().view(-1)
+    for w in range(W):
+        begin, end = int(offsets[w * B]), int(offsets[(w + 1) * B])
+        source = W * own_room + w * split_room + int(split_lengths[w, 0])
+        assert torch.equal(inputs.kjt.values()[begin:end], ids[source : source + int(split_lengths[w, 1])])
+
+
+@pytest.mark.parametrize(
+    ("max_length", "weighted", "window"),
+    [(1, False, Window.OUTPUT_DIST), (4, False, Window.EMB_BWD)],
+    ids=["one-id", "lists"],
+)
+def test_one_rank_trains_as_in_the_eager_runtime(world: World, max_length: int, weighted: bool, window: Window) -> None:
+    both(world, max_length=max_length, weighted=weighted, window=window)
+
+
+def test_a_model_of_any_kind_trains_so_too(world: World) -> None:
+    _, spec, graph = sharded_job(model={"factory": "captured.wide_model:build"})
+    batches = [Batches(graph, world, 1, False, num=4) for _ in range(2)]
+    expected = eager_losses(build(spec, graph, world), batches[0], range(4))
+    recipe = Recipe(build(spec, graph, world), batches[1], window=Window.MLP_BWD)
+    assert isinstance(recipe.assembly.dense, TracedPart)
+    torch.testing.assert_close(recipe.losses(range(4)), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_two_ranks_train_as_in_the_eager_runtime(tmp_path: Path) -> None:
+    spawn(train_on_rank, args=(2, str(tmp_path / "store")), nprocs=2)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+
+
+def test_copies_of_every_table_leave_nothing_to_capture(world: World) -> None:
+    _, spec, graph = sharded_job(("dataParallel", "dataParallel"))
+    assert refusals(build(spec, graph, world)) == (
+        "every rank has a copy of every table: there is nothing to exchange",
+    )
+
+
+def test_rows_split_over_ranks_run_in_the_eager_runtime_and_the_reason_is_said(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(shard.KINDS, "dataParallel", ShardingType.ROW_WISE)
+    _, spec, graph = sharded_job(("tableWise", "dataParallel"))
+    monkeypatch.setattr(shard, "_constraints", rows_split(shard._constraints))
+    assert refusals(build(spec, graph, world)) == ("sharding row_wise, table_wise has no captured form",)
+
+
+def rows_split(constraints: Callable[..., dict[str, ParameterConstraints]]) -> Callable[..., Any]:
+    """A row-wise table is updated in its backward pass, unlike a copied one."""
+
+    def changed(graph: FeatureGraph, *, fused: bool) -> dict[str, ParameterConstraints]:
+        found = constraints(graph, fused=fused)
+        for constraint in found.values():
+            constraint.compute_kernels = ["fused"]
+        return found
+
+    return changed
+
+
+@pytest.mark.parametrize("sharding", ["columnWise", "dataParallel"])
+def test_tables_without_a_cpu_kernel_of_their_update_stay_whole(world: World, sharding: str) -> None:
+    _, spec, graph = sharded_job(
+        ("tableWise", sharding), optimizer={"dense": {"sgd": {"lr": 0.1}}, "embedding": {"adam": {"lr": 0.1}}}
+    )
+    with pytest.raises(InvalidDocument, match=f"a {sharding} table needs an update that FBGEMM has a CPU kernel of"):
+        build(spec, graph, world)
+
+
+def test_a_copied_table_is_of_the_dense_optimizers_type() -> None:
+    document, _, _ = sharded_job()
+    document["spec"]["features"][3]["table"]["dtype"] = "float16"
+    with pytest.raises(ValueError, match="a dataParallel table is float32"):
+        RAPJob.model_validate(document)
