@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -91,6 +92,15 @@ def join_world(environment: Mapping[str, str] = os.environ, *, use_gpu: bool) ->
 def peer_timeout_s(environment: Mapping[str, str] = os.environ) -> float:
     """A rank silent for so long is lost."""
     return float(environment.get(ENV_PEER_TIMEOUT, PEER_TIMEOUT_S))
+
+
+def own_address(environment: Mapping[str, str] = os.environ) -> str:
+    """This host's address on the way to the first rank's: what other hosts reach it by. Raises OSError."""
+    master = environment["MASTER_ADDR"], int(environment["MASTER_PORT"])
+    family, kind, _, _, address = socket.getaddrinfo(*master, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind) as probe:
+        probe.connect(address)  # sends nothing
+        return str(probe.getsockname()[0])
 
 
 def leave_world() -> None:

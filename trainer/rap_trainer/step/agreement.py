@@ -5,19 +5,16 @@ A rank never acts on its own clock, signal or failure; it says so in its message
 
 from __future__ import annotations
 
-import secrets
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Self, get_type_hints
 
-import torch
-import torch.distributed as dist
 from rap_contract import metrics
 
-from rap_trainer.step.host_exchange import HostExchange
+from rap_trainer.step.gathering import gathering
 from rap_trainer.stream.source import Offer
-from rap_trainer.world import PeerLost, World, peer_timeout_s
+from rap_trainer.world import World
 
 MAX_NAMED = 4  # ranks of a reason
 Shares = Callable[[Sequence[Offer]], tuple[int, ...] | None]
@@ -127,29 +124,17 @@ def _common_plan(messages: Sequence[Message]) -> int:
 
 
 class Exchange:
-    """Gives every rank all ranks' messages: through memory on one host, else over the control group."""
+    """Gives every rank all ranks' messages."""
 
     def __init__(self, world: World) -> None:
-        self._world = world
-        self._host = _meet(world) if 1 < world.size == world.local_size else None
+        """Collective. Raises PeerLost."""
+        self._gather = gathering(world, _PACKING.size) if world.size > 1 else None
 
     def __call__(self, message: Message) -> list[Message]:
         """Collective. Raises PeerLost."""
-        if self._world.size == 1:
+        if self._gather is None:
             return [message]
-        gather = self._host if self._host is not None else self._gathered
-        return [Message.read(packed) for packed in gather(message.packed())]
-
-    def _gathered(self, mine: bytes) -> list[bytes]:
-        world = self._world
-        sent = torch.frombuffer(bytearray(mine), dtype=torch.uint8)
-        received = [torch.empty_like(sent) for _ in range(world.size)]
-        try:
-            dist.all_gather(received, sent, group=world.control_group)
-        except RuntimeError as error:
-            reason = str(error).strip().partition("\n")[0]
-            raise PeerLost(f"rank {world.rank} no longer hears a peer: {reason}") from error
-        return [bytes(each.tolist()) for each in received]
+        return [Message.read(packed) for packed in self._gather(message.packed())]
 
 
 def starved(ready: Sequence[int], *, batch_rows: int, seconds: float) -> str:
@@ -162,12 +147,4 @@ def starved(ready: Sequence[int], *, batch_rows: int, seconds: float) -> str:
     return (
         f"no step for {seconds:.0f} s: of the {batch_rows} rows that each rank needs, "
         f"{', '.join(lacking[:MAX_NAMED])}{more}; {hint}"
-    )
-
-
-def _meet(world: World) -> HostExchange:
-    address = [f"rap-exchange-{secrets.token_hex(16)}"]
-    dist.broadcast_object_list(address, src=0, group=world.control_group)
-    return HostExchange(
-        address[0], rank=world.rank, size=world.size, num_bytes=_PACKING.size, timeout_s=peer_timeout_s()
     )

@@ -15,6 +15,7 @@ import socket
 import struct
 import time
 import zlib
+from itertools import accumulate
 
 from rap_trainer.host_sockets import admitted, knocked, opened
 from rap_trainer.world import PeerLost
@@ -29,15 +30,21 @@ _CHECKSUM = struct.Struct("=I")
 
 
 class HostExchange:
-    """Collective to make and to call: every rank of the world, all on one host."""
+    """Collective to make and to call: every rank of this host, by its number there."""
 
-    def __init__(self, address: str, *, rank: int, size: int, num_bytes: int, timeout_s: float) -> None:
-        """Meets the others under `address`, a name of this host alone; `num_bytes` a rank. Raises PeerLost."""
+    def __init__(
+        self, address: str, *, rank: int, size: int, num_bytes: int, timeout_s: float, answer_bytes: int = 0
+    ) -> None:
+        """Meets the others under `address`, a name of this host alone. Raises PeerLost.
+
+        A rank says `num_bytes` in each round; `answer_bytes` are those of what the first one may answer.
+        """
         self._rank, self._size, self._timeout_s = rank, size, timeout_s
-        self._used = _ROUND.size + num_bytes + _CHECKSUM.size
-        self._line_bytes = -(-self._used // CACHE_LINE_BYTES) * CACHE_LINE_BYTES
+        self._used = [_ROUND.size + said + _CHECKSUM.size for said in [num_bytes] * size + [answer_bytes]]
+        whole = [-(-used // CACHE_LINE_BYTES) * CACHE_LINE_BYTES for used in self._used]
+        *self._begins, self._turn_bytes = accumulate(whole, initial=0)
         try:
-            self._memory = self._meet(address, 2 * size * self._line_bytes)
+            self._memory = self._meet(address, 2 * self._turn_bytes)
         except OSError as error:
             raise PeerLost(f"rank {rank} does not meet the ranks of its host: {error}") from error
         self._closings = select.poll()
@@ -49,9 +56,15 @@ class HostExchange:
     def __call__(self, mine: bytes) -> list[bytes]:
         """The bytes of every rank, in rank order. Raises PeerLost."""
         self._round += 1
-        line = _ROUND.pack(self._round) + mine
-        self._line(self._rank)[:] = line + _CHECKSUM.pack(zlib.crc32(line))
-        return [mine if other == self._rank else self._hear(other) for other in range(self._size)]
+        self._write(self._rank, mine)
+        return [mine if other == self._rank else self._hear(other, other) for other in range(self._size)]
+
+    def answer(self, found: bytes | None) -> bytes:
+        """What the first rank, and it alone, has found out for all since they spoke. Raises PeerLost."""
+        if found is None:
+            return self._hear(0, self._size)
+        self._write(self._size, found)
+        return found
 
     def close(self) -> None:
         """Lets the others know that this rank is gone."""
@@ -77,13 +90,17 @@ class HostExchange:
         finally:
             os.close(files[0])
 
-    def _line(self, rank: int) -> memoryview:
-        """Of this round. Two take turns: who writes in round n has heard round n - 1 of all, so all are done with n - 2."""
-        begin = (self._round % 2 * self._size + rank) * self._line_bytes
-        return self._memory[begin : begin + self._used]
+    def _line(self, number: int) -> memoryview:
+        """Of a rank, or the answer. Two take turns: who writes in round n has heard all of n - 1, so n - 2 is read by all."""
+        begin = self._round % 2 * self._turn_bytes + self._begins[number]
+        return self._memory[begin : begin + self._used[number]]
 
-    def _hear(self, other: int) -> bytes:
-        line, began_s = self._line(other), time.perf_counter()
+    def _write(self, number: int, said: bytes) -> None:
+        line = _ROUND.pack(self._round) + said
+        self._line(number)[:] = line + _CHECKSUM.pack(zlib.crc32(line))
+
+    def _hear(self, other: int, number: int) -> bytes:
+        line, began_s = self._line(number), time.perf_counter()
         wanted = _ROUND.pack(self._round)
         while True:
             if line[: _ROUND.size] == wanted:
