@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from rap_contract.operations import Replanning
-from rap_contract.status import Baseline, Load, Replans, time_text
+from rap_contract.status import Baseline, Load, ReplanRecord, Replans, time_text
 from rap_operator.replanning.decide import decide_replanning
 from rap_operator.replanning.values import Proposal, RankPage, Reading, Seen, Verdict
 
@@ -72,10 +72,15 @@ def seen(**parts: Any) -> Seen:
 
 
 def verdict(
-    policy: Replanning | None = None, state: Replans | None = None, *, wall_s: float = NOW_S, **parts: Any
+    policy: Replanning | None = None,
+    state: Replans | None = None,
+    *,
+    wall_s: float = NOW_S,
+    history: tuple[ReplanRecord, ...] = (),
+    **parts: Any,
 ) -> Verdict:
     """The decision on that job with parts of what was seen replaced."""
-    return decide_replanning(policy or POLICY, state or STATE, seen(**parts), wall_s)
+    return decide_replanning(policy or POLICY, state or STATE, seen(**parts), wall_s, history=history)
 
 
 def ago(seconds: float) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from rap_contract.operations import Replanning, Triggers
 from rap_contract.status import Refusal, Replans
+from rap_operator.replanning.record import record
 from rap_operator.replanning.values import EDITED, Ask, Forget, PutInForce, Reading, Store, Take
 from replanning.judged_job import (
     BASELINE,
@@ -293,6 +294,27 @@ def test_a_plan_that_is_nowhere_any_more_is_searched_anew() -> None:
     assert found.record is not None
     assert found.record.outcome == "PlanLost"
     assert (found.state.stable, found.state.baseline) == ("", None)
+
+
+FAILURES = {"once": (0.0, 600.0), "for half an hour": (1800.0, 1800.0), "for days": (2e5, 3600.0)}
+"""For how long searches had been failing when the last one did, and seconds from then until the next."""
+
+
+@pytest.mark.parametrize("name", list(FAILURES))
+def test_searches_that_go_on_failing_are_made_ever_more_rarely_and_say_nothing_new(name: str) -> None:
+    failing_s, wait_s = FAILURES[name]
+    for since_s, is_due in ((wait_s - 1, False), (wait_s + 1, True)):
+        failed = record("None", "SearchFailed", "no profile", now_s=NOW_S - since_s - failing_s)
+        found = verdict(None, state(searched_at=ago(since_s)), history=(failed,), proposal=None)
+        assert [type(act) for act in found.acts] == ([Ask] if is_due else [])
+        assert found.record is None
+        assert found.condition[1:] == ("SearchFailed", "no profile")
+
+
+def test_an_attempt_that_began_after_a_search_failed_need_not_wait_longer_for_it() -> None:
+    failed = record("None", "SearchFailed", "no profile", now_s=NOW_S - 9000)
+    found = verdict(None, state(searched_at=ago(2000)), history=(failed,), proposal=None, running_s=1500.0)
+    assert [type(act) for act in found.acts] == [Ask]
 
 
 # --- clocks

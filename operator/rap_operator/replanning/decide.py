@@ -21,7 +21,7 @@ from rap_operator.replanning.values import EDITED, PutInForce, Seen, Verdict
 def decide_replanning(
     policy: Replanning, state: Replans, seen: Seen, now_s: float, *, history: Sequence[ReplanRecord] = ()
 ) -> Verdict:
-    """The verdict on one job now. `history` only says which plans are worth keeping."""
+    """The verdict on one job now. `history`: which plans are worth keeping, and whether searches fail."""
     case = Case(policy=policy, state=_anchored(state, now_s), seen=seen, now_s=now_s, history=tuple(history))
     if policy.mode == "Off":
         dropped = case.with_state(change=None)

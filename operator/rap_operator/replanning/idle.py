@@ -35,6 +35,11 @@ def advance(case: Case) -> Verdict:
         return case.decided("None", "Steady", "no trigger is over its bound", plans=(reported, ""), numbers=numbers)
     if case.state.over_since is None:
         case = case.with_state(over_since=time_text(case.now_s))
+    if trigger.name != triggers.REQUEST and seen.proposal is None:
+        last = case.history[0] if case.history else None
+        failed = gates.after_failure(case.policy, case.state, last, running_s=seen.running_s, now_s=case.now_s)
+        if failed is not None:
+            return case.quiet("False", failed.reason, failed.message, wake_s=failed.wait_s)
     held = gates.before_search(case.policy, case.state, window, trigger, case.now_s)
     if held is not None:
         message = f"{trigger.text}, but {held.message}"
@@ -80,12 +85,12 @@ def _searched(
 ) -> Verdict:
     proposal = case.seen.proposal
     if proposal is not None and proposal.state == "Done" and proposal.before != reported:
-        return case.quiet("False", "Searching", trigger.text).doing(Forget())
+        return _searching(case, trigger).doing(Forget())
     if proposal is None:
         ask = Ask(request=_key(window.measured, reported), measured=window.measured)
-        return case.quiet("False", "Searching", trigger.text).doing(ask)
+        return _searching(case, trigger).doing(ask)
     if proposal.state == "Running":
-        return case.quiet("False", "Searching", trigger.text)
+        return _searching(case, trigger)
     case = case.answered() if trigger.name == triggers.REQUEST else case
     if proposal.state == "Failed":
         failed = case.with_state(searched_at=time_text(case.now_s))
@@ -114,6 +119,13 @@ def _searched(
         message = "as many jobs as may are switching; this one waits for its turn"
         return case.decided("None", "LimitReached", message, plans=plans, numbers=numbers, wake_s=TURN_S)
     return _begun(case, window, trigger, proposal, numbers=numbers)
+
+
+def _searching(case: Case, trigger: Trigger) -> Verdict:
+    """Another try of a search that failed says nothing new until it ends: that would be two writes for one."""
+    if case.history and case.history[0].reason == "SearchFailed":
+        return case.quiet("False", "SearchFailed", case.history[0].message)
+    return case.quiet("False", "Searching", trigger.text)
 
 
 def _restored(case: Case, proposal: Proposal) -> tuple[Store, ...]:
