@@ -72,11 +72,11 @@ class Watcher:
 
     def _follow(self, path: str, look: Callable[[Object], None]) -> None:
         api = self._on_server.api
-        query = {} if path == self._on_server.path else {"labelSelector": SELECTOR}
+        selector = "" if path == self._on_server.path else SELECTOR
         version = api.get(path, limit="1")["metadata"]["resourceVersion"]
         while not self._stopping.is_set():
             try:
-                for event in api.watch(path, resource_version=version, **query):
+                for event in api.watch(path, resource_version=version, labelSelector=selector):
                     item = event["object"]
                     version = item["metadata"].get("resourceVersion", version)
                     if "name" in item["metadata"]:

@@ -20,6 +20,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -98,9 +99,9 @@ class Bench:
         pages = [sys.executable, "-m", "benchmarks.replanning_pages", str(self._port), json.dumps(self._job)]
         self._ranks = subprocess.Popen(pages, env=environment, stdin=subprocess.PIPE, text=True)
         log = folder / "operator.log"
-        options = ("--metrics-port", "0", "--namespaces", self.namespace, "--no-lease")
-        options += ("--scrape-interval-seconds", str(INTERVAL_S * window_s / WINDOW_S))
-        command = [sys.executable, "-m", "benchmarks.timed_operator", str(folder / "passes"), *options]
+        command = [sys.executable, "-m", "benchmarks.timed_operator", str(folder / "passes")]
+        command += ["--metrics-port", "0", "--namespaces", self.namespace, "--no-lease"]
+        command += ["--scrape-interval-seconds", str(INTERVAL_S * window_s / WINDOW_S)]
         with log.open("w") as output:
             self._process = subprocess.Popen(
                 [*command, "--kubeconfig", str(self.cluster.kubeconfig)], stderr=output, stdout=output, env=environment
@@ -133,13 +134,11 @@ class Bench:
 
     # -- what is seen
 
-    def _follow(self, path: str, seen: Any) -> None:
+    def _follow(self, path: str, seen: Callable[[Object], None], *, selector: str = "") -> None:
         version = self.api.get(path, limit="1")["metadata"]["resourceVersion"]
         while not self._stopping.is_set():
             try:
-                for event in self.api.watch(
-                    path, resource_version=version, **({} if "rapjobs" in path else {"labelSelector": SELECTOR})
-                ):
+                for event in self.api.watch(path, resource_version=version, labelSelector=selector):
                     item = event["object"]
                     version = item["metadata"].get("resourceVersion", version)
                     if "name" in item["metadata"]:
@@ -173,7 +172,7 @@ class Bench:
                 pipe.write(json.dumps([number, text]) + "\n")
                 pipe.flush()
 
-        self._follow(CONFIG_MAPS.path(self.namespace), seen)
+        self._follow(CONFIG_MAPS.path(self.namespace), seen, selector=SELECTOR)
 
     def reached(self) -> dict[str, int]:
         """How many jobs have come how far."""

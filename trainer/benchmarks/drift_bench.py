@@ -219,7 +219,9 @@ class Run:
 
     def steps_in(self, seconds: float) -> int:
         """About so many of the last steps, an even number."""
-        return max(4, 2 * round(seconds / 2 / (self.chunks[-1].seconds / self.chunks[-1].steps)))
+        last = self.chunks[-1]
+        number: int = 2 * round(seconds / 2 * last.steps / last.seconds)
+        return max(4, number)
 
     def _all(self, ready: bool) -> bool:
         lacking = torch.tensor([int(not ready)])
