@@ -89,13 +89,12 @@ class Bench:
         self.namespace = self.cluster.create_namespace("scale")
         self._kubelet = Kubelet(self.api, num_nodes=max(jobs * pods // 400, 4))
         self._kubelet.start()
-        paths = ":".join([*(str(ROOT / name) for name in ("operator", "trainer", "tests"))])
+        paths = ":".join(str(ROOT / name) for name in ("operator", "trainer", "tests"))
         environment = {**os.environ, "PYTHONPATH": paths, ENV_PROFILE_FILE: str(folder / "profile.json")}
         self._port = free_port()
         trainer = {"nodes": pods, "metricsPort": self._port}
-        self._job = rapjob(
-            trainer=trainer, restartPolicy={"delaySeconds": 1}, replanning={**POLICY, "windowSeconds": window_s}
-        )
+        replanning = {**POLICY, "windowSeconds": window_s}
+        self._job = rapjob(trainer=trainer, restartPolicy={"delaySeconds": 1}, replanning=replanning, **wide())
         pages = [sys.executable, "-m", "benchmarks.replanning_pages", str(self._port), json.dumps(self._job)]
         self._ranks = subprocess.Popen(pages, env=environment, stdin=subprocess.PIPE, text=True)
         log = folder / "operator.log"
@@ -239,8 +238,8 @@ def measured(bench: Bench, *, seconds: float) -> None:
     said_s = begun_s
     while time.monotonic() - begun_s < seconds:
         time.sleep(min(SAID_EVERY_S, max(begun_s + seconds - time.monotonic(), 0.0)))
-        _say("so far", after_s=time.monotonic() - begun_s, most_switching=bench.most_switching,
-             outcomes=bench.outcomes(), **_times(bench.passes(said_s)))  # fmt: skip
+        passed_s, times = time.monotonic() - begun_s, _times(bench.passes(said_s))
+        _say("so far", after_s=passed_s, most_switching=bench.most_switching, **bench.reached(), **times)
         said_s = time.monotonic()
     after = bench.cpu_s()
     _say(
