@@ -34,13 +34,13 @@ from operator_world.on_server import OnServer, install_crd
 from rap_contract.metrics import MEAN_LIST_LENGTH, PLAN_SWITCH_SECONDS
 from rap_operator.naming import SELECTOR
 from rap_operator.replanning.plan_config import in_force
-from replanning.drifting_job import LONG, SHORT, WINDOW_S, Producer, job, pages, plans_reported, profile_into, samples
+from replanning.drifting_job import LONG, SHORT, WINDOW_S, Producer, job, pages, plans_in, profile_into, samples
 from servers.kube_api import KubeError, Object
 from servers.kubernetes_cluster import KubernetesCluster
 from servers.waiting import wait_until
 
 GOAL_S = WINDOW_S + 10.0
-EVERY_S = 0.1
+EVERY_S = 0.2
 LIMIT_S = 240.0
 
 
@@ -114,9 +114,9 @@ def switch_s(page: str) -> float:
 def drifted(on_server: OnServer, producer: Producer, watcher: Watcher, *, length: int) -> Seen:
     """One drift, until all ranks run another plan and the operator knows it."""
     before_length = producer.length
-    plans = set(plans_reported(on_server))
+    now = pages(on_server)
+    plans, took_s = set(plans_in(now)), [switch_s(page) for page in now]
     watcher.before = next(iter(plans - {"none"}), "")
-    took_s = [switch_s(page) for page in pages(on_server)]
     seen = watcher.seen = Seen()
     producer.length = length
     while not {"in_force", "confirmed_by_operator"} <= seen.stages.keys():
@@ -127,7 +127,7 @@ def drifted(on_server: OnServer, producer: Producer, watcher: Watcher, *, length
             seen.see("in_metrics")
         if abs(found / length - 1) < 0.05:
             seen.see("metrics_settled")
-        reported = set(plans_reported(on_server))
+        reported = set(plans_in(now))
         if len(reported) == 1 and not reported & (plans | {"none"}):
             seen.see("in_force")
             took = max(switch_s(page) - before_s for page, before_s in zip(now, took_s, strict=True))

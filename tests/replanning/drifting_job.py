@@ -114,13 +114,16 @@ def samples(page: str, name: str) -> list[tuple[str, float]]:
     return [(line.removeprefix(name).rpartition(" ")[0], float(line.rpartition(" ")[2])) for line in lines]
 
 
+def plans_in(found: list[str]) -> list[str]:
+    """The plan each of some pages names."""
+    return [
+        labels.partition('plan="')[2].partition('"')[0] for page in found for labels, _ in samples(page, PLAN_INFO.name)
+    ]
+
+
 def plans_reported(on_server: OnServer) -> list[str]:
     """The plan each rank says it runs."""
-    return [
-        labels.partition('plan="')[2].partition('"')[0]
-        for page in pages(on_server)
-        for labels, _ in samples(page, PLAN_INFO.name)
-    ]
+    return plans_in(pages(on_server))
 
 
 def outcomes(on_server: OnServer) -> list[str]:
