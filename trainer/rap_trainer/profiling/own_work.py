@@ -11,8 +11,8 @@ from collections.abc import Mapping
 
 import torch
 import torch.distributed as dist
-from rap_contract.profile import KINDS, Profile, Response, WindowProfile
-from rap_contract.windows import INLINE, INPUT_DIST, PLACES
+from rap_contract.profile import KINDS, Profile, Response
+from rap_contract.windows import INLINE, PLACES
 from rap_planner.correct import corrected
 
 from rap_trainer.captured.capture import CapturedSteps
@@ -68,13 +68,15 @@ def own_work(runtime: CapturedRuntime, world: World) -> dict[str, float]:
 def with_own_work(profile: Profile, own: Mapping[str, float], *, predicted_s: float) -> Profile:
     """The profile whose windows say of the job's preprocessing as it is now what was measured. `predicted_s`: all of it inline, by the profile."""
     inline_s = max(own[INLINE] - own[NOTHING], LEAST_S)
-    windows = [profile.window(INPUT_DIST)]
-    for name in PLACES:
-        added_s = max(own[name] - own[NOTHING], 0.0)
-        responses = tuple(
-            Response(kind=kind, num_bytes=0, solo_seconds=inline_s, added_seconds=added_s) for kind in KINDS
-        )
-        windows.append(WindowProfile(name=name, seconds=profile.window(name).seconds, responses=responses))
+    windows = []
+    for window in profile.windows:
+        if window.name in PLACES:
+            added_s = max(own[window.name] - own[NOTHING], 0.0)
+            responses = tuple(
+                Response(kind=kind, num_bytes=0, solo_seconds=inline_s, added_seconds=added_s) for kind in KINDS
+            )
+            window = window.model_copy(update={"responses": responses})
+        windows.append(window)
     scaled = corrected(profile, preprocessing=inline_s / predicted_s) if predicted_s > 0 else profile
     return scaled.model_copy(update={"step_seconds": own[NOTHING], "windows": tuple(windows)})
 
