@@ -30,15 +30,17 @@ class Timed:
 
     def __init__(self, runtime: CapturedRuntime, schedule: Schedule, plan: Plan | None) -> None:
         self._runtime, self._schedule = runtime, schedule
-        preprocessor = runtime._preprocessor if plan is None else runtime._preprocessor.planned(plan)
-        self._step = runtime._step_of(schedule, preprocessor)
+        preprocessor = runtime.preprocessor if plan is None else runtime.preprocessor.planned(plan)
+        self._step = runtime.builder.step(schedule, preprocessor, runtime.size.lists)
         with runtime.beside.lock:
-            self._graphs = runtime.beside.run(lambda: runtime._captured_steps(self._step, warm=True))
+            self._graphs = runtime.beside.run(
+                lambda: runtime.builder.captured(self._step, runtime.size.slots, warm=True)
+            )
 
     def use(self) -> None:
         """Trains by them from the next step on."""
         runtime = self._runtime
-        runtime._graphs, runtime._step, runtime._schedule = self._graphs, self._step, self._schedule
+        runtime.size.graphs, runtime.size.step, runtime._schedule = self._graphs, self._step, self._schedule
 
 
 def table(bench: Bench, plans: dict[str, Plan], *, number: int) -> dict[tuple[str, float, bool], float]:

@@ -44,7 +44,7 @@ def fill_ids(assembly: Assembly, slot: Slot, batch: ModelBatch, sparse_names: li
     slot.ids_FB[:, :rows].copy_(spread.view(-1, rows)[index])
     if slot.present_BS is not None:
         slot.present_BS[:rows].copy_(present.view(-1, rows)[index].t())
-    assembly.exchange.send_ids(slot.ids_FB, slot.index)
+    assembly.exchange.send_ids(slot.to_send(), slot.index)
 
 
 def lists_of_batches(assembly: Assembly, subject: Subject, world: World) -> ListLayout:
@@ -179,10 +179,15 @@ class Rap:
         """Prepares the next batch and trains the one before; gives this rank's share of its loss, until the step after next."""
         began, waited_s = time.perf_counter(), self.runtime.waited_s
         upcoming = self._take()
-        packed = time.perf_counter()
-        began += self.runtime.waited_s - waited_s
+        prepared, waited_preparing_s = time.perf_counter(), self.runtime.waited_s
         state = self.runtime.train(self._pending)
-        self.host_s.append((packed - began, time.perf_counter() - packed))
+        trained, waited_training_s = time.perf_counter(), self.runtime.waited_s
+        self.host_s.append(
+            (
+                prepared - began - (waited_preparing_s - waited_s),
+                trained - prepared - (waited_training_s - waited_preparing_s),
+            )
+        )
         self._pending = upcoming
         assert state.loss is not None
         return state.loss

@@ -1,4 +1,4 @@
-"""Asks all ranks something while a batch is prepared, so that the answer is there when it is trained."""
+"""Asks all ranks what a batch needs while it is prepared, so that the answer is there when it is trained."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from rap_trainer.world import World
 
 
 class Agreement:
-    """Whether something holds on every rank, asked while a batch is prepared and needed when it is trained."""
+    """The largest need of all ranks: asked while a batch is prepared, needed when it is trained."""
 
-    def __init__(self, holds: bool, world: World) -> None:
+    def __init__(self, need: int, world: World) -> None:
         """Collective; does not wait."""
-        self._misfits = torch.tensor([int(not holds)])
+        self._need = torch.tensor([need])
         self._work = None
         if world.size > 1:
-            self._work = dist.all_reduce(self._misfits, dist.ReduceOp.MAX, group=world.control_group, async_op=True)
+            self._work = dist.all_reduce(self._need, dist.ReduceOp.MAX, group=world.control_group, async_op=True)
 
-    def reached(self) -> bool:
+    def reached(self) -> int:
         """The answer, which by now has arrived or soon will."""
         self.settle()
-        return not self._misfits.item()
+        return int(self._need)
 
     def settle(self) -> None:
         """Waits for the other ranks."""

@@ -34,8 +34,8 @@ class Graphs:
 
     step: TrainStep
     steps: CapturedSteps
-    generation: int
-    """Of the buffers they were made of."""
+    size_number: int
+    """Of the size whose buffers they were made of."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext, suppress
 from dataclasses import replace
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from rap_contract.graph import FeatureGraph
@@ -20,19 +20,18 @@ from rap_contract.plan import Plan
 from rap_trainer.batch import ModelBatch, RawBatch
 from rap_trainer.captured.agreement import Agreement
 from rap_trainer.captured.assemble import Assembly, CannotCapture, assemble
-from rap_trainer.captured.beside import Beside, Graphs
-from rap_trainer.captured.capture import CapturedSteps
-from rap_trainer.captured.list_exchange import ListExchange, make_lists
-from rap_trainer.captured.lists import Form, form_of, list_layout, roomy
+from rap_trainer.captured.beside import Graphs
+from rap_trainer.captured.lists import Form, form_of, roomy
 from rap_trainer.captured.preprocess import FusedPreprocessor
 from rap_trainer.captured.raw import Overflow, RawBuffer
 from rap_trainer.captured.raw_layout import ROOM, RawLayout, raw_layout
-from rap_trainer.captured.schedule import Schedule, Window, schedule_of
+from rap_trainer.captured.schedule import Schedule, schedule_of
+from rap_trainer.captured.size_builder import SizeBuilder
+from rap_trainer.captured.sizes import Choice, Int64s, Size, elements_of, kept, smallest
 from rap_trainer.captured.slots import Slot
 from rap_trainer.captured.state import DEFAULT_TUNING, CapturedState, Tuning
-from rap_trainer.captured.step import TrainStep
 from rap_trainer.captured.step_timer import StepTimer
-from rap_trainer.captured.uploads import NUM_PINNED, Uploads
+from rap_trainer.captured.uploads import Uploads
 from rap_trainer.captured.watchdog import Progress, Watchdog
 from rap_trainer.evaluation.evaluator import Evaluator
 from rap_trainer.model.shard import ShardedModel
@@ -42,11 +41,9 @@ from rap_trainer.world import World
 
 log = logging.getLogger(__name__)
 
-BOUNDED = 8
-"""Programs of a launch that only compiles: fewer than any batch's tiles."""
-DEFAULT_WINDOWS = {False: Window.EMB_BWD, True: Window.OUTPUT_DIST}
-"""Where preprocessing hides without a measured plan, alone and between ranks: beside the tables' update (0.4 % above the ideal for plan 0 at 4096,
-0.9 to 1.2 at 8192, 1.7 for plan 2; behind the lookup 1.0, 1.3, 2.0: H200, 2026-11-30), or beside the exchange, which copy engines run without an SM."""
+
+GROWTH = 1.25
+"""Room of a list that outgrew a size over the room it had, at least: sizes are few."""
 
 
 class CapturedRuntime:
@@ -82,14 +79,17 @@ class CapturedRuntime:
         self._watchdog = Watchdog(world.rank, self._progress, limit_s=tuning.hang_s, idle=idle)
         self.timer = StepTimer(world.device)
         self._uploads = Uploads(world.device)
-        self._schedule, self.sorts_early = tuning.schedule, tuning.sort_early
+        self._schedule = tuning.schedule
         self._prepared = 0
         self._upcoming: CapturedState | None = None
         self._plan: Plan | None = None
-        self.beside = Beside(world.device)
-        self._graphs: CapturedSteps
-        self._preprocessor: FusedPreprocessor
-        self._generation = self._graph_bytes = 0
+        self.builder = SizeBuilder(graph, self.assembly, world, evaluator=evaluator, progress=self._progress)
+        self.builder.sorts_early, self.beside = tuning.sort_early, self.builder.beside
+        self.size: Size
+        """What the latest step has taken."""
+        self._sizes: list[Size] = []
+        """All there are, ascending; several only where rows hold several ids, for room costs no time elsewhere."""
+        self._choice, self._steps = Choice(), 0
         self._losses = tuple((slot.outcome.loss_share[0], slot.outcome.loss_sum[0]) for slot in self.assembly.slots)
         self._capture(raw_layout(graph, batch_size=batch_size, capacities={}))
 
@@ -101,26 +101,31 @@ class CapturedRuntime:
         Captures again if a list column outgrew its room; where rows may hold several ids that is left to `train`, for all ranks must
         agree, and collective: each rank prepares the same step.
         """
-        slot = self._prepared % 2
-        state = CapturedState(raw=raw, slot=slot)
+        state = CapturedState(raw=raw, slot=self._prepared % 2)
         if self._form is Form.SINGLE:
             try:
-                self._upload(raw, slot)
+                self._upload(state, self.size)
             except Overflow as overflow:
-                self._grow(overflow.needed)
-                self._upload(raw, slot)
+                self._grow_alone(overflow.needed)
+                self._upload(state, self.size)
         else:
-            buffer = self._pinned[0]
-            fits = buffer.holds_one_each(raw) if self._form is Form.ASSUMED else not buffer.shortage(raw)
-            state.agreement = Agreement(fits, self._world)
-            if fits:
-                self._upload(raw, slot)
+            needed = self._needed(raw)
+            state.agreement = Agreement(needed, self._world)
+            if needed < len(self._sizes):
+                self._upload(state, self._sizes[max(needed, self._sizes.index(self.size))])
         self._prepared += 1
         self._upcoming = state
         return state
 
-    def _upload(self, raw: RawBatch, slot: int) -> None:
-        self._uploads.begin(raw, slot, self._preprocessor, self._pinned)
+    def _needed(self, raw: RawBatch) -> int:
+        """Index of the smallest size that the batch fits into."""
+        if self._form is Form.ASSUMED:
+            return 0 if self.size.pinned[0].holds_one_each(raw) else len(self._sizes)
+        return smallest(self._sizes, elements_of(raw, self.size.layout))
+
+    def _upload(self, state: CapturedState, size: Size) -> None:
+        self._uploads.begin(state.raw, state.slot, size.preprocessor, size.pinned)
+        state.size, state.preprocessed = size, False
 
     @property
     def waited_s(self) -> float:
@@ -131,14 +136,17 @@ class CapturedRuntime:
         """Replays the step of a prepared batch. Collective. Loss and logits are read lazily, before the step after next."""
         assert isinstance(state, CapturedState)
         upcoming = self._upcoming
-        if state.agreement is not None and not state.agreement.reached():
-            self._adapt([state] if upcoming is None or upcoming is state else [state, upcoming])
-        slot = self._slots[state.slot]
+        following = None if upcoming is state else upcoming
+        if state.agreement is not None:
+            self._choose(state.agreement.reached(), [state] if following is None else [state, following])
+        self._steps += 1
+        self.size.last_step = self._steps
+        slot = self.size.slots[state.slot]
         self._uploads.settle()
         if not state.preprocessed:
-            self._step.prepare(slot)
-        if upcoming is not None and upcoming is not state:
-            upcoming.preprocessed = True
+            self.size.step.prepare(slot)
+        if following is not None:
+            following.preprocessed = following.size is self.size
         if state.raw.num_rows < slot.dense.shape[0]:  # no row of the batch: a zero gradient times Inf would be NaN
             slot.dense[state.raw.num_rows :].zero_()
         self.timer.begin()
@@ -163,7 +171,7 @@ class CapturedRuntime:
         if reason is not None:
             raise PlanRefused(reason)
         with self.beside.lock:
-            preprocessor = self._preprocessor.planned(plan)
+            preprocessor = self.size.preprocessor.planned(plan)
             self.beside.prepare(plan, schedule_of(plan), lambda: self._captured_beside(plan, preprocessor))
 
     def switch_plan(self) -> None:
@@ -172,44 +180,58 @@ class CapturedRuntime:
         Captures it now if it could not be captured before, or lists have outgrown the buffers it was captured with.
         """
         with self.beside.lock:
-            prepared = self.beside.take()
+            size, prepared = self._only_size(), self.beside.take()
             graphs = prepared.graphs
             if graphs is not None:
-                is_current = graphs.generation == self._generation
-                self.beside.close_behind(self._graphs if is_current else graphs.steps)
+                is_current = graphs.size_number == size.number
+                self.beside.close_behind(size.graphs if is_current else graphs.steps)
                 if is_current:
-                    self._graphs, self._step, self._schedule = graphs.steps, graphs.step, prepared.schedule
-            self._plan, self._preprocessor = prepared.plan, self._preprocessor.planned(prepared.plan)
+                    size.graphs, size.step, self._schedule = graphs.steps, graphs.step, prepared.schedule
+            self._plan, size.preprocessor = prepared.plan, size.preprocessor.planned(prepared.plan)
         self.switch(prepared.schedule)
 
     def _captured_beside(self, plan: Plan, preprocessor: FusedPreprocessor) -> Graphs | None:
         """None: they are those in force, or cannot be made now: no memory, or NCCL, which two threads must not call at once."""
         schedule, (free, _) = schedule_of(plan), torch.cuda.mem_get_info(self._world.device)
-        if schedule == self.schedule or free < self._graph_bytes or self.assembly.exchange.uses_nccl:
+        if schedule == self.schedule or free < self.builder.graph_bytes or self.assembly.exchange.uses_nccl:
             return None
-        step = self._step_of(schedule, preprocessor)
-        steps = CapturedSteps(step, self._slots, warm=True, sort_early=self.sorts_early, beside=True)
-        return Graphs(step=step, steps=steps, generation=self._generation)
+        step = self.builder.step(schedule, preprocessor, self.size.lists)
+        steps = self.builder.graphs_beside(step, self.size.slots)
+        return Graphs(step=step, steps=steps, size_number=self.size.number)
+
+    def _only_size(self) -> Size:
+        """The size in force; the others were captured with another plan and are made again when they are needed."""
+        self._uploads.settle()
+        for size in self._sizes:
+            if size is not self.size:
+                self.beside.close_behind(size.graphs)
+        self._sizes = [self.size]
+        return self.size
 
     @property
     def schedule(self) -> Schedule:
         """Where preprocessing runs."""
-        return self._step.schedule
+        return self.size.step.schedule
 
     @property
     def assembled(self) -> Assembly:
         """The parts with the slots and lists the step has now: what else is to be captured is built of them."""
-        return replace(self.assembly, slots=self._slots, lists=self._lists)
+        return replace(self.assembly, slots=self.size.slots, lists=self.size.lists)
 
     @property
     def preprocessor(self) -> FusedPreprocessor:
         """The launches of the plan in force."""
-        return self._preprocessor
+        return self.size.preprocessor
+
+    @property
+    def sorts_early(self) -> bool:
+        """The tables' backward sorts ids before their gradients arrive."""
+        return self.builder.sorts_early
 
     @property
     def num_kernels(self) -> int:
         """Fused launches a schedule places."""
-        return self._preprocessor.num_kernels
+        return self.size.preprocessor.num_kernels
 
     def switch(self, schedule: Schedule) -> None:
         """Captures again with another schedule, between two steps; no state changes, no memory is kept.
@@ -222,8 +244,10 @@ class CapturedRuntime:
             return
         self._schedule = schedule
         with self.beside.alone():
-            self._graphs.close()
-            self._record(warm=True)
+            size = self._only_size()
+            size.graphs.close()
+            size.step = self.builder.step(schedule, size.preprocessor, size.lists)
+            size.graphs = self.builder.graphs(size.step, size.slots, warm=True)
 
     def synchronise_state(self) -> None:
         """Writes what a checkpoint reads from the host: the dense optimizer's step count."""
@@ -241,121 +265,84 @@ class CapturedRuntime:
         self._watchdog.close()
         self._uploads.close()
         with self.beside.alone():
-            self._graphs.close()
+            for size in self._sizes:
+                size.graphs.close()
         self.beside.close()
 
     def _capture(self, layout: RawLayout, *, warm: bool = False, held: Sequence[RawBuffer] = ()) -> None:
+        """A new size, behind all others, and goes on in it."""
         with self.beside.lock:
-            self._replace_buffers(layout, held)
-            self._record(warm=warm)
-
-    def _replace_buffers(self, layout: RawLayout, held: Sequence[RawBuffer]) -> None:
-        self._generation += 1
-        device, slots, lists = self._world.device, self.assembly.slots, None
-        self._lists: ListExchange | None = None
-        if self._form is Form.LISTS:
-            lists = list_layout(
-                self._graph,
-                self.assembly.ownership.whole,
-                batch_size=layout.batch_size,
-                capacities=layout.capacities,
-                split=self.assembly.ownership.split,
-                replicated=self.assembly.ownership.replicated,
+            self.size = self.builder.size(
+                layout, self._form, plan=self._plan, schedule=self._schedule, held=held, warm=warm
             )
-            self._lists = make_lists(lists, self.assembly.exchange, self._world)
-            slots = self.assembly.slots_with(self._lists)
-        self._slots = slots
-        self._preprocessor = FusedPreprocessor(
-            self._graph, self.assembly.order, layout, slots, device, lists=lists, form=self._form
-        )
-        for buffer, before in zip(self._preprocessor.raw, held, strict=False):
-            buffer.take_over(before)
-        if self._plan is not None:
-            with suppress(
-                PlanRefused
-            ):  # lists have other launches than single ids: the default schedule until a plan comes
-                self._preprocessor = self._preprocessor.planned(self._plan)
-        self._pinned = [RawBuffer(layout, torch.device("cpu"), pinned=True) for _ in range(NUM_PINNED)]
+            self._sizes.append(self.size)
 
-    def _record(self, *, warm: bool) -> None:
-        kernels = self._preprocessor.num_kernels
-        schedule = self._schedule
-        if schedule is None or len(schedule.placements) != kernels:
-            schedule = Schedule.uniform(kernels, DEFAULT_WINDOWS[self._world.size > 1])
-        self._step = self._step_of(schedule, self._preprocessor)
-        before = torch.cuda.memory_reserved(self._world.device)
-        with nullcontext() if self._evaluator is None else self._evaluator.unseen():
-            self._graphs = self.beside.run(lambda: self._captured_steps(self._step, warm=warm))
-        self._graph_bytes = max(0, torch.cuda.memory_reserved(self._world.device) - before)
-        self._progress.restart()
+    # -- sizes
 
-    def _step_of(self, schedule: Schedule, preprocessor: FusedPreprocessor) -> TrainStep:
-        return TrainStep(
-            self.assembly.lookup,
-            self.assembly.dense,
-            self.assembly.optimizer,
-            self.assembly.exchange,
-            lanes=self.assembly.lanes,
-            preprocessor=preprocessor,
-            schedule=schedule,
-            score=self._score if self._evaluator is not None else None,
-            progress=self._progress,
-            lists=self._lists,
-        )
-
-    def _captured_steps(self, step: TrainStep, *, warm: bool) -> CapturedSteps:
-        slots = self._slots
-        # A plan's bounded grids have kernels of their own, and a capture beside training must not compile.
-        for slot in slots:
-            for kernel in range(self._preprocessor.num_kernels):
-                self._preprocessor.launch(kernel, slot, BOUNDED)
-        if self.sorts_early:
-            try:
-                return CapturedSteps(step, slots, warm=warm)
-            except RuntimeError as error:  # another FBGEMM or driver than the gate knows
-                log.warning("ids are sorted after their gradients arrive, which costs about 0.1 ms a step: %s", error)
-                self.sorts_early = False
-        return CapturedSteps(step, slots, warm=warm, sort_early=False)
+    def _choose(self, needed: int, states: Sequence[CapturedState]) -> None:
+        """Goes on in a size that the first state needs on some rank, with what of the others fits into it. Collective."""
+        if needed >= len(self._sizes):
+            self._adapt(states)
+            return
+        self.size = size = self._sizes[self._choice.of(needed, self._sizes.index(self.size))]
+        for state in states:
+            if state.size is not size and (state is states[0] or size.holds(elements_of(state.raw, size.layout))):
+                self._upload(state, size)
 
     def _adapt(self, states: Sequence[CapturedState]) -> None:
-        """Captures again, on all ranks, so that these batches fit: as lists, with more room. Collective."""
-        capacities = self._pinned[0].layout.capacities
-        sizes = torch.zeros(len(states), len(capacities), dtype=torch.int64)
-        for at, state in enumerate(states):
-            columns = state.raw.columns
-            held = [columns[name].values_N.numel() if name in columns else 0 for name in capacities]
-            sizes[at] = torch.tensor(held, dtype=torch.int64)
-        largest = sizes.amax(0)
+        """Captures a size that holds these batches on all ranks, as lists. Collective."""
+        layout = self.size.layout
+        elements = np.stack([elements_of(state.raw, layout) for state in states]).max(0)
+        asked = torch.tensor([*elements.tolist(), self.builder.lacks_memory(self.size)])
         if self._world.size > 1:
-            dist.all_reduce(largest, dist.ReduceOp.MAX, group=self._world.control_group)
+            dist.all_reduce(asked, dist.ReduceOp.MAX, group=self._world.control_group)
+        largest, lacks_memory = asked[:-1].numpy(), bool(asked[-1])
         if self._form is Form.ASSUMED:
             log.info("rows have lists of several ids: from here on they travel as lists")
             self._form = Form.LISTS
-        self._grow({name: n for name, n in zip(capacities, largest.tolist(), strict=True) if n > capacities[name]})
+            self._grow(largest, [])
+        elif (index := smallest(self._sizes, largest)) < len(self._sizes):  # a plan was switched meanwhile
+            self.size = self._sizes[index]
+        else:
+            self._grow(largest, [] if lacks_memory else kept(self._sizes))
         for state in states:
-            self._upload(state.raw, state.slot)
-            state.preprocessed = False
+            self._upload(state, self.size)
             if state.agreement is not None:
                 state.agreement.settle()
                 state.agreement = None
 
-    def _grow(self, needed: Mapping[str, int]) -> None:
-        layout = self._pinned[0].layout
+    def _grow(self, elements: Int64s, others: list[Size]) -> None:
+        """A size with room for so many elements of each list column, beside others. Collective."""
+        largest = self._sizes[-1]
+        layout, least = largest.layout, GROWTH if largest.last_step else 1.0
         room = {
-            name: int(ROOM * elements) if self._form is Form.SINGLE else roomy(elements, layout.batch_size)
-            for name, elements in needed.items()
+            name: held if n <= held else max(roomy(n, layout.batch_size), int(least * held))
+            for (name, held), n in zip(layout.capacities.items(), elements.tolist(), strict=True)
         }
+        log.info("captures lists of up to %d elements beside %d other sizes", sum(room.values()), len(others))
+        self._replace(raw_layout(self._graph, batch_size=layout.batch_size, capacities=room), others)
+
+    def _grow_alone(self, needed: Mapping[str, int]) -> None:
+        """More room for raw lists where no row has several ids: no rank needs another, each grows when its own data asks for it."""
+        layout = self.size.layout
+        room = {name: int(ROOM * elements) for name, elements in needed.items()}
         capacities = {name: max(held, room.get(name, 0)) for name, held in layout.capacities.items()}
         log.info("captures again for lists of up to %s elements", needed)
         grown = raw_layout(self._graph, batch_size=layout.batch_size, capacities=capacities)
+        self._replace(grown, [], warm=True, held=self.size.preprocessor.raw)
+
+    def _replace(
+        self, layout: RawLayout, others: list[Size], *, warm: bool = False, held: Sequence[RawBuffer] = ()
+    ) -> None:
+        """Captures a size in place of all but these."""
         self._uploads.settle()
         with self.beside.alone():
             torch.cuda.synchronize(self._world.device)
-            self._graphs.close()
-            if self._form is Form.SINGLE:  # talks to no other rank: each grows when its own data asks for it
-                self._capture(grown, warm=True, held=self._preprocessor.raw)
-            else:
-                self._capture(grown)
+            for size in self._sizes:
+                if size not in others:
+                    size.graphs.close()
+            self._sizes = others
+            self._capture(layout, warm=warm, held=held)
 
     # -- a step
 
@@ -363,19 +350,15 @@ class CapturedRuntime:
         evaluator, raw = self._evaluator, state.raw
         rows = raw.num_rows
         if evaluator is None:
-            self._graphs.replay(state.slot)
+            self.size.graphs.replay(state.slot)
             return
         if rows == self.assembly.blocks.batch_size:
-            self._graphs.replay(state.slot)
+            self.size.graphs.replay(state.slot)
         else:
             with evaluator.unseen():
-                self._graphs.replay(state.slot)
+                self.size.graphs.replay(state.slot)
             evaluator.accumulate(slot.outcome.logits_B[:rows], slot.targets.labels_B[:rows])
         evaluator.advance(raw.global_rows)
-
-    def _score(self, slot: Slot) -> None:
-        assert self._evaluator is not None
-        self._evaluator.accumulate(slot.outcome.logits_B, slot.targets.labels_B)
 
     def _model_batch(self, raw: RawBatch, slot: Slot) -> ModelBatch:
         rows = raw.num_rows

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from rap_trainer.captured.agreement import Agreement
 from rap_trainer.captured.schedule import Schedule
+from rap_trainer.captured.sizes import Size
 from rap_trainer.step.stages import StepState
 
 
@@ -16,8 +17,10 @@ class CapturedState(StepState):
     slot: int
     preprocessed: bool = False
     """Its preprocessing is enqueued, in the graph of the step before."""
+    size: Size | None = None
+    """In whose buffers it is; None: in none, for it fits into none there is."""
     agreement: Agreement | None = None
-    """Whether it fits the captured form and room on every rank; None: nothing to agree on."""
+    """The smallest captured size that it fits into on every rank; None: nothing to agree on."""
 
 
 @dataclass(frozen=True, kw_only=True)

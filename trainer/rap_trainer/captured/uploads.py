@@ -36,8 +36,9 @@ class Uploads:
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         self._begun = 0
         self._under_way: list[Future[float] | None] = [None, None]
-        self._copied: list[RawBatch | None] = [None, None]
-        """The batches whose memory a copy may still read, by slot: it is done when the slot has been consumed."""
+        self._copied = [torch.cuda.Event() for _ in range(NUM_PINNED)]  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        self._batches: list[RawBatch | None] = [None] * NUM_PINNED
+        """Whose memory, or pinned buffer of the same number, a copy reads until its event has come."""
         self.waited_s = 0.0
         """How long the host has waited for the GPU to take a buffer, or for the thread: back pressure, not work."""
 
@@ -46,14 +47,15 @@ class Uploads:
 
         One more pinned buffer than slots: packing need not wait, and a step is enqueued long before it is due. Raises Overflow.
         """
-        host = pinned[self._begun % NUM_PINNED]
-        self._begun += 1
+        self.enqueued(slot)
+        number, self._begun = self._begun % NUM_PINNED, self._begun + 1
+        host = pinned[number]
         if not is_large(host.layout):
-            self.waited_s += self._upload(raw, slot, to, host)
+            self.waited_s += self._upload(raw, slot, to, host, number)
             return
         if needed := host.shortage(raw):
             raise Overflow(needed)
-        self._under_way[slot] = self._thread.submit(self._upload, raw, slot, to, host)
+        self._under_way[slot] = self._thread.submit(self._upload, raw, slot, to, host, number)
 
     def enqueued(self, slot: int) -> None:
         """Waits until the slot's copy is enqueued: what waits for it on the device must come behind. Raises what went wrong."""
@@ -73,9 +75,10 @@ class Uploads:
         self._thread.shutdown()
         self._packers.shutdown()
 
-    def _upload(self, raw: RawBatch, slot: int, to: FusedPreprocessor, host: RawBuffer) -> float:
+    def _upload(self, raw: RawBatch, slot: int, to: FusedPreprocessor, host: RawBuffer, number: int) -> float:
         """The seconds it waited for the GPU."""
         target = to.raw[slot]
+        self._copied[number].synchronize()
         copies = target.copies(host, raw)
         if copies is None:
             host.pack(raw, self._packers)
@@ -88,7 +91,8 @@ class Uploads:
             else:
                 target.receive_as_it_is(host, raw, copies)
             to.arrived[slot].record()
-        self._copied[slot] = raw
+            self._copied[number].record()
+        self._batches[number] = raw
         return waited_s
 
 
