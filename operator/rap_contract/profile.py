@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from rap_contract.json_text import canonical, digest, parse_json, read_document
 from rap_contract.model import Model
 from rap_contract.problem import InvalidDocument, Problem
-from rap_contract.windows import INPUT_DIST, PLACES
+from rap_contract.windows import HOST_GAPS, INPUT_DIST, OPTIMIZER, PLACES
 
 SCHEMA_VERSION = 2
 HINT = "measure again with `rap profile`"
@@ -169,6 +169,7 @@ class Profile(Model):
     step_seconds: Annotated[float, Field(gt=0, le=3600)]
     """The step with its inputs preprocessed beforehand, exchange of inputs included."""
     windows: tuple[WindowProfile, ...]
+    """The exchange of inputs and every place; the optimizer and the host's gaps if they were measured."""
     links: Links
     coefficients: Coefficients
     list_shape: ListShape = ()
@@ -180,7 +181,7 @@ class Profile(Model):
         names = [window.name for window in self.windows]
         wanted = (INPUT_DIST, *PLACES)
         missing = [name for name in wanted if name not in names]
-        unknown = [name for name in names if name not in wanted]
+        unknown = [name for name in names if name not in (*wanted, OPTIMIZER, HOST_GAPS)]
         if missing or unknown or len(set(names)) != len(names):
             raise ValueError(f"windows must be each of {', '.join(wanted)} once; missing {missing}, unknown {unknown}")
         if (self.window(INPUT_DIST).seconds or 0.0) > self.step_seconds:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from rap_contract.problem import InvalidDocument, Problem
 from rap_contract.profile import Coefficients, KernelSample, Narrow, Rates, Stage, TileWork
 
-from rap_planner.kernel_cost import op_seconds, predicted
+from rap_planner.kernel_cost import op_seconds, predicted, stretched
 
 CRITERION = 0.10  # a kernel counts as predicted within 10 %, the criterion of the RAP paper (section 7)
 QUANTILE = 0.9
@@ -29,7 +29,8 @@ FULL_TILES = (
     528.0,
     1056.0,
     2112.0,
-)  # tried in turn: up to 16 tiles on each SM of an H200
+    4224.0,
+)  # tried in turn: up to 32 tiles on each SM of an H200
 AT_ONCE = (1.0, 4.0)  # tried in turn: the fused kernels' wide lane is four tiles
 ALIKE = 1.15  # two counts whose largest ratio is no larger than so many times their smallest go together
 ENOUGH = 1.5  # samples for each unknown
@@ -170,7 +171,7 @@ def _own_rates(samples: Sequence[KernelSample], full: float, *, rounds: int) -> 
     for _ in range(rounds):
         rows = []
         for sample in samples:
-            factor = sample.num_tiles * max(1.0, full / sample.num_tiles)
+            factor = sample.num_tiles * stretched(full, sample.num_tiles)
             row = [1.0, *_row(sample.mean_tile, factor, groups)]
             rows.append([*row, 0.0 if rates is None else _critical(rates, sample) * full])
         launch, per_byte, *per_op, imbalance = _relative(rows, samples)

@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from rap_contract.profile import KernelSample, Narrow, Rates, TileWork
 
 Grid = int | None
+SHARPNESS = 3
+"""Of the bend between as long as one tile and as long as all the work (selections of plan 4 over 480 to 3,840 tiles, H200, 2026-11-30)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +78,11 @@ def op_seconds(rates: Rates | Narrow, ops: Mapping[str, float]) -> float:
     return sum(count * rates.ops.get(name, rates.seconds_per_op) for name, count in ops.items())
 
 
+def stretched(full_tiles: float, tiles: float) -> float:
+    """How many times as long as on a full device: smoothly as long as one tile takes, where there are few, or all the work, where many."""
+    return float((1 + (full_tiles / tiles) ** SHARPNESS) ** (1 / SHARPNESS))
+
+
 def work_of(rates: Rates, num_bytes: float, ops: Mapping[str, float], num_tiles: float) -> Work:
     """A feature's work in a kernel."""
     memory, seconds = num_bytes * rates.seconds_per_byte, op_seconds(rates, ops)
@@ -88,7 +95,7 @@ def work_of(rates: Rates, num_bytes: float, ops: Mapping[str, float], num_tiles:
 def terms(rates: Rates, work: Work, grid: Grid) -> Terms:
     """A kernel alone; its work may be nothing, its launch is not."""
     tiles = max(work.tiles, 1.0)
-    stretch = max(1.0, rates.full_tiles / tiles)
+    stretch = stretched(rates.full_tiles, tiles)
     full = Terms(
         launch=rates.launch_seconds,
         memory=work.memory * stretch,

@@ -22,7 +22,7 @@ from rap_contract.graph import FeatureGraph, compile_features
 from rap_contract.job import RAPJob
 from rap_trainer.bench.subject import Subject
 from rap_trainer.plans import plan_job, synthetic_batch
-from rap_trainer.profiling.batches import first_rows, pool
+from rap_trainer.profiling.batches import first_rows, pool, workload_of
 from rap_trainer.profiling.launches import LaunchBench
 from rap_trainer.profiling.subgraphs import parts
 from rap_trainer.program import Program
@@ -185,14 +185,13 @@ def placements(options: argparse.Namespace) -> None:
     windows, common = CapturedWindows(runtime.assembled, world), {"plan": options.plan, "gpus": world.size}
     ideal = windows.seconds_under(NoPreprocessing(), Schedule())
     for window in Window:
-        seconds = windows.seconds_under(runtime._preprocessor, Schedule.uniform(runtime.num_kernels, window))
+        seconds = windows.seconds_under(runtime.preprocessor, Schedule.uniform(runtime.num_kernels, window))
         if world.rank == 0:
             emit(case="placement", **common, window=str(window), seconds=seconds, ideal=ideal, exposed=seconds - ideal)
     lap("measured", world)
 
 
 def _sweep(options: argparse.Namespace, world: World) -> None:
-    from rap_contract.profile import GroupWorkload, Workload
     from rap_planner.enumerate import Enumerator
     from rap_planner.explain import plan_of
     from rap_planner.search import Planner
@@ -236,7 +235,7 @@ def _sweep(options: argparse.Namespace, world: World) -> None:
     task = task_for(
         subject.job,
         profile,
-        workload=Workload(default=GroupWorkload(mean_list_length=length)),
+        workload=workload_of(subject.host),
         owners={tables[name]: rank for rank, names in enumerate(owned) for name in names},
     )
     result = Planner(enumerator=Enumerator.of(profile)).search(task, profile)
@@ -281,7 +280,7 @@ class Sweep:
         from rap_trainer.captured.step import NoPreprocessing
         from rap_trainer.profiling.captured_windows import CapturedWindows
 
-        self._windows, self._whole = CapturedWindows(runtime.assembled, world), runtime._preprocessor
+        self._windows, self._whole = CapturedWindows(runtime.assembled, world), runtime.preprocessor
         self._estimator, self._world, self._common = estimator, world, common
         self._ideal = self._windows.seconds_under(NoPreprocessing(), Schedule())
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from rap_contract.pod import ExitCode
 from rap_contract.problem import InvalidDocument, Problem
 from rap_contract.profile import Profile
-from rap_contract.windows import PLACES
+from rap_contract.windows import HOST_GAPS, OPTIMIZER, PLACES
 from rap_planner.cost import Costs
 from rap_planner.fit import CRITERION, held_out, share_within
 
@@ -73,6 +73,10 @@ def summary(profile: Profile, path: str, *, seconds: float) -> Iterator[str]:
         length = profile.window(name).seconds
         shown = "" if length is None else f"{length * US:.1f}"
         yield f"{name:12} {shown:>8}   {costs.capacity_seconds(name) * US:.1f}"
+    for name, what in ((OPTIMIZER, "beside emb_bwd"), (HOST_GAPS, "between two steps")):
+        long = next((window.seconds for window in profile.windows if window.name == name), None)
+        if long is not None:
+            yield f"{name:12} {long * US:>8.1f}   {what}; nothing is placed there"
     link = profile.links
     if profile.num_ranks > 1:
         yield f"links {link.bytes_per_second / 1e9:.1f} GB/s a rank, latency {link.latency_seconds * US:.0f} us"

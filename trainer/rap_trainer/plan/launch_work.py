@@ -54,6 +54,8 @@ class LaunchWork:
     entries: tuple[EntryWork, ...]
     functions: tuple[str, ...] = ()
     """What the kernel is compiled for."""
+    room: float = 0.0
+    """Tiles that the wider ones of a bounded grid have room for, if they are wider: those of a small batch are not full."""
 
     @property
     def num_tiles(self) -> float:
@@ -65,6 +67,8 @@ class LaunchWork:
         for entry in self.entries:
             ops.update(entry.ops)
         tiles = self.num_tiles
+        if programs is not None and programs < tiles:
+            tiles = max(tiles, self.room)
         num_bytes = sum(entry.num_bytes for entry in self.entries) / tiles
         costliest = max(self.entries, key=lambda entry: sum(entry.tile.ops.values()), default=None)
         return KernelSample(
@@ -119,11 +123,14 @@ def _work(launch: Launch, groups: Groups, sizes: Sizes) -> LaunchWork:
     rows, tiles = sizes.rows, groups.tiles
     entries: list[EntryWork] = []
     skipped = len(groups.raw_lists)
+    room = 0.0
     if launch.kernel == "lanes":
         entries = [_lane(lane, sizes, -(-rows // tiles.lane)) for lane in groups.lanes[launch.first : launch.end]]
+        room = len(entries) * -(-rows // tiles.wide_lane) * tiles.wide_lane / tiles.lane
     elif launch.kernel == "values":
         stages = groups.stages[launch.first - skipped : launch.end - skipped]
-        entries = [_stage(stage, sizes, tiles.value, general=launch.general) for stage in stages]
+        pieces = -(-rows // tiles.select[0]) if launch.picked else None
+        entries = [_stage(stage, sizes, tiles.value, general=launch.general, pieces=pieces) for stage in stages]
     elif launch.kernel == "compare":
         compared = groups.comparisons[launch.first : launch.end]
         entries = [_comparison(each, sizes, rows) for each in compared]
@@ -137,6 +144,7 @@ def _work(launch: Launch, groups: Groups, sizes: Sizes) -> LaunchWork:
         stage=launch.kernel,  # type: ignore[arg-type]  # the launches' kernels are the contract's stages
         wave=launch.wave,
         entries=tuple(entries),
+        room=room,
         functions=(*launch.step_names, *launch.structures, *(["general"] if launch.general else [])),
     )
 
@@ -158,7 +166,8 @@ def _lane(lane: Lane, sizes: Sizes, tiles: int) -> EntryWork:
     return EntryWork(feature=lane.feature, num_bytes=rows * (read + written), ops=ops, num_tiles=tiles)
 
 
-def _stage(stage: Stage, sizes: Sizes, tile: int, *, general: bool) -> EntryWork:
+def _stage(stage: Stage, sizes: Sizes, tile: int, *, general: bool, pieces: int | None) -> EntryWork:
+    """`pieces`: groups of rows that programs take in turn; None: they take so many elements, and look for their rows."""
     rows, operand = sizes.rows, stage.operand
     kept = at_most(_kept(operand, sizes), stage.limit_before)
     read = mean(kept)
@@ -167,7 +176,7 @@ def _stage(stage: Stage, sizes: Sizes, tile: int, *, general: bool) -> EntryWork
     written = ID_BYTES if stage.destination.slot is None else stage.destination.dtype.num_bytes
     num_bytes = read * (operand.dtype.num_bytes + sizes.flags(operand.slot) + weights) + made * (written + weights)
     ops = Counter({":element": int(rows * made), ":row": rows})
-    if general or not stage.keeps_positions:
+    if pieces is None and (general or not stage.keeps_positions):
         ops[":find"] = int(rows * made)
     if stage.structure.kind not in ("same", "fill_rows", "null_rows"):
         ops[f":{stage.structure.kind}"] = int(
@@ -176,7 +185,7 @@ def _stage(stage: Stage, sizes: Sizes, tile: int, *, general: bool) -> EntryWork
     for steps, count in ((stage.pre, read), (stage.post, made)):
         for step in steps:
             ops[step.name] += int(rows * count)
-    tiles = max(1, -(-ops[":element"] // tile))
+    tiles = max(1, -(-ops[":element"] // tile)) if pieces is None else pieces
     return EntryWork(feature=stage.feature, num_bytes=rows * (num_bytes + 2 * LENGTH_BYTES), ops=ops, num_tiles=tiles)
 
 

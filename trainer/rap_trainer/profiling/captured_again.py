@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import torch
 import torch.distributed as dist
 from rap_contract.profile import Profile, Response, WindowProfile
-from rap_contract.windows import INPUT_DIST
+from rap_contract.windows import HOST_GAPS, INPUT_DIST, OPTIMIZER
 from rap_planner.correct import corrected
 
 from rap_trainer.captured.assemble import Assembly
@@ -36,7 +36,8 @@ def measured_again(
     chosen = (lengths[len(lengths) // 3], lengths[2 * len(lengths) // 3]) if len(lengths) > 2 else (2e-5, 1e-4)
     with nothing_changed(assembly):
         found = CapturedWindows(assembly, world, sort_early=sort_early).find(grids=grids, lengths=chosen, brief=True)
-    windows = found.windows(profile.window(INPUT_DIST).seconds or 0.0)
+    others = tuple(window for window in profile.windows if window.name in (OPTIMIZER, HOST_GAPS))
+    windows = (*found.windows(profile.window(INPUT_DIST).seconds or 0.0), *others)
     slower = _seconds_per_byte(windows) / (_seconds_per_byte(profile.windows) or 1.0)
     again = corrected(profile, preprocessing=slower) if slower else profile
     return again.model_copy(update={"step_seconds": found.step_seconds, "windows": windows})

@@ -15,7 +15,7 @@ from rap_trainer.captured.assemble import Assembly
 from rap_trainer.profiling.batches import pool, shape_of, workload_of
 from rap_trainer.profiling.captured_windows import GRIDS, CapturedWindows
 from rap_trainer.profiling.device import device_of
-from rap_trainer.profiling.found import of_first_rank
+from rap_trainer.profiling.found import of_first_rank, placed_nowhere
 from rap_trainer.profiling.kernel_samples import fused_samples
 from rap_trainer.profiling.links import exchange_seconds, links
 from rap_trainer.world import World
@@ -40,9 +40,10 @@ def captured_profile(
     date: str,
     model_hash: str | None,
     seconds: float,
+    host_gap_seconds: float | None = None,
     grids: Sequence[int | None] = GRIDS,
 ) -> Profile:
-    """Collective; the same on every rank. The slots of the assembly must hold batches."""
+    """Collective; the same on every rank. The slots of the assembly must hold batches. `host_gap_seconds`: where they are known."""
     began = time.monotonic()
     samples = of_first_rank(
         fused_samples(
@@ -52,7 +53,8 @@ def captured_profile(
     )
     lengths = probe_lengths(samples)
     left = seconds - (time.monotonic() - began)
-    found = CapturedWindows(assembly, world).find(grids=grids, lengths=lengths, seconds=left)
+    windows = CapturedWindows(assembly, world)
+    found = windows.find(grids=grids, lengths=lengths, seconds=left)
     workload = workload_of([pool(document, rows, mean_length=mean_length, seed=0, device=world.device)])
     sizes = mean_lengths(graph, workload)
     num_ids = rows * sum(sizes[feature.node] for feature in graph.sparse)
@@ -66,7 +68,10 @@ def captured_profile(
         batch_size=rows,
         num_ranks=world.size,
         step_seconds=found.step_seconds,
-        windows=found.windows(input_dist),
+        windows=(
+            *found.windows(input_dist),
+            *placed_nowhere(optimizer=windows.optimizer_seconds(), host_gaps=host_gap_seconds),
+        ),
         links=links(world),
         coefficients=fit(samples),
         list_shape=shape_of(workload),

@@ -20,7 +20,8 @@ from rap_trainer.captured.assemble import Assembly
 from rap_trainer.captured.capture import CapturedSteps
 from rap_trainer.captured.schedule import Placement, Schedule, Window
 from rap_trainer.captured.step import NoPreprocessing, Preprocessor, TrainStep
-from rap_trainer.profiling.found import Found
+from rap_trainer.profiling.found import Found, slowest
+from rap_trainer.profiling.launches import graph_seconds
 from rap_trainer.profiling.probes import Probes, ProbeSize
 from rap_trainer.world import World
 
@@ -73,7 +74,7 @@ class CapturedWindows:
         began = time.monotonic()
         for done, grid in enumerate(grids):
             so_far = time.monotonic() - began
-            if done and self._slowest(so_far * (done + 1) / done - seconds) > 0:
+            if done and slowest(so_far * (done + 1) / done - seconds, self._world) > 0:
                 break
             solos = {size: probes.solo_seconds(size, grid) for alike in sizes for size in alike}
             probes.set(None)
@@ -122,6 +123,16 @@ class CapturedWindows:
         steps.close()
         return seconds
 
+    def optimizer_seconds(self) -> float:
+        """The dense optimizer's update alone; what it changes is put back. Collective."""
+        optimizer, values = self._assembly.optimizer, self._assembly.dense.flat.values
+        changed = (values, optimizer.step, *optimizer.states)
+        kept = [tensor.clone() for tensor in changed]
+        seconds, _ = graph_seconds([lambda: optimizer.update(slice(0, values.numel()))])
+        for tensor, before in zip(changed, kept, strict=True):
+            tensor.copy_(before)
+        return slowest(seconds, self._world)
+
     def _timed(self, steps: CapturedSteps) -> float:
         """Seconds of a step on the slowest rank, all ranks begin together. Collective."""
         torch.cuda.synchronize(self._world.device)
@@ -134,7 +145,7 @@ class CapturedWindows:
             step()
         end.record()
         end.synchronize()
-        return self._slowest(float(begin.elapsed_time(end)) / 1e3 / self._num_steps)
+        return slowest(float(begin.elapsed_time(end)) / 1e3 / self._num_steps, self._world)
 
     def _opens(self) -> dict[str, float]:
         """Probes without work in every window write when they begin."""
@@ -150,7 +161,9 @@ class CapturedWindows:
             found.append([(stamp - stamps[0]) * 1e-9 for stamp in stamps])
         steps.close()
         columns = zip(*found, strict=True)
-        return {name: self._slowest(statistics.median(column)) for name, column in zip(names, columns, strict=True)}
+        return {
+            name: slowest(statistics.median(column), self._world) for name, column in zip(names, columns, strict=True)
+        }
 
     def _steps(self, work: Preprocessor, schedule: Schedule) -> CapturedSteps:
         parts = self._assembly
@@ -167,13 +180,6 @@ class CapturedWindows:
         steps = CapturedSteps(step, parts.slots, warm=self._warm, sort_early=self._sort_early)
         self._warm = True
         return steps
-
-    def _slowest(self, seconds: float) -> float:
-        if self._world.size == 1:
-            return seconds
-        slowest = torch.tensor([seconds], dtype=torch.float64)
-        dist.all_reduce(slowest, op=dist.ReduceOp.MAX, group=self._world.control_group)
-        return float(slowest)
 
     def _agreed(self, sizes: list[list[ProbeSize]]) -> list[list[ProbeSize]]:
         """The first rank's sizes on every rank."""

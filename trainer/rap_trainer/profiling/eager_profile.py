@@ -14,7 +14,7 @@ from rap_trainer.model.shard import ShardedModel
 from rap_trainer.profiling.batches import pool, shape_of, workload_of
 from rap_trainer.profiling.device import device_of
 from rap_trainer.profiling.eager_windows import EagerWindows
-from rap_trainer.profiling.found import of_first_rank
+from rap_trainer.profiling.found import of_first_rank, placed_nowhere
 from rap_trainer.profiling.kernel_samples import fused_samples, program_samples
 from rap_trainer.profiling.links import exchange_seconds, links
 from rap_trainer.program import Program
@@ -70,7 +70,7 @@ def eager_profile(
         batch_size=rows,
         num_ranks=world.size,
         step_seconds=found.step_seconds,
-        windows=found.windows(input_dist),
+        windows=(*found.windows(input_dist), *placed_nowhere(optimizer=found.optimizer_seconds)),
         links=links(world),
         coefficients=fit(samples),
         list_shape=shape_of(workload_of(raws[:1])),

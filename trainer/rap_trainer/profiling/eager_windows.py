@@ -13,12 +13,12 @@ from collections.abc import Callable, Sequence
 import torch
 import torch.distributed as dist
 from rap_contract.profile import KINDS, Kind, Response
-from rap_contract.windows import INLINE, PLACES
+from rap_contract.windows import INLINE, OPTIMIZER, PLACES
 
 from rap_trainer.batch import ModelBatch, RawBatch
 from rap_trainer.evaluation.evaluator import Evaluator
 from rap_trainer.model.shard import ShardedModel
-from rap_trainer.profiling.found import Found
+from rap_trainer.profiling.found import Found, slowest
 from rap_trainer.profiling.probe_work import ProbeWork, probe_work
 from rap_trainer.step.runtime import EagerRuntime
 from rap_trainer.step.stages import Stage, StepState, training_stages
@@ -66,11 +66,11 @@ class EagerWindows:
     def find(self, *, lengths: Sequence[float], seconds: float, kinds: Sequence[Kind] = KINDS) -> Found:
         """Everything, in about so many seconds. Collective."""
         self._runtime.fork_at(INLINE)
-        base = self._slowest(statistics.median(self._steps(MIN_STEPS + 1)[1:]))
+        base = slowest(statistics.median(self._steps(MIN_STEPS + 1)[1:]), self._world)
         probes = {kind: probe_work(kind, self._world.device) for kind in kinds}
         cases = len(PLACES) * len(kinds) * len(lengths) + 4
         steps = int(min(MAX_STEPS, max(MIN_STEPS, seconds / cases / max(base + statistics.mean(lengths), 1e-9))))
-        base = self._slowest(statistics.median(self._steps(3 * steps)))
+        base = slowest(statistics.median(self._steps(3 * steps)), self._world)
         found: dict[str, tuple[Response, ...]] = {}
         for window in PLACES:
             self._runtime.fork_at(window)
@@ -80,7 +80,8 @@ class EagerWindows:
                 for length in lengths
             )
         self._probe = lambda: None
-        return Found(step_seconds=base, opens_seconds=self._opens(steps), responses=found)
+        opens = self._opens(steps)
+        return Found(step_seconds=base, opens_seconds=opens, responses=found, optimizer_seconds=opens.pop(OPTIMIZER))
 
     def close(self) -> None:
         """Ends the runtime's thread."""
@@ -89,7 +90,7 @@ class EagerWindows:
     def _response(self, work: ProbeWork, kind: Kind, length: float, *, base: float, steps: int) -> Response:
         amount = self._agreed(work.amount(length))
         self._probe = lambda: work.run(amount)
-        added = self._slowest(statistics.median(self._steps(steps + 1)[1:])) - base
+        added = slowest(statistics.median(self._steps(steps + 1)[1:]), self._world) - base
         return Response(
             kind=kind,
             num_bytes=work.num_bytes(amount),
@@ -106,8 +107,7 @@ class EagerWindows:
             began = time.perf_counter()
             upcoming = self._runtime.prepare(self._raws[(turn + 1) % len(self._raws)])
             self._runtime.train(pending)
-            if self._world.device.type == "cuda":
-                torch.cuda.synchronize(self._world.device)
+            self._wait()
             times.append(time.perf_counter() - began)
             if upcoming.error is not None:
                 raise upcoming.error
@@ -116,29 +116,31 @@ class EagerWindows:
         return times
 
     def _opens(self, steps: int) -> dict[str, float]:
-        """When the host reaches each window, median over steps."""
-        found: dict[str, list[float]] = {name: [] for name in PLACES}
+        """When the host reaches each window, median over steps; and how long the optimizer takes."""
+        found: dict[str, list[float]] = {name: [] for name in (*PLACES, OPTIMIZER)}
         for turn in range(steps):
             state = self._runtime.prepare(self._raws[turn % len(self._raws)])
-            began = time.perf_counter()
+            began = began_update = time.perf_counter()
             reached: dict[str, float] = {}
             self._windows.begin(lambda name, at=reached: at.setdefault(name, time.perf_counter()))  # type: ignore[misc]  # bound now
             for stage in self._main:
                 if stage.name == "backward":
                     self._windows.enter(MLP_BWD)
+                if stage.name == "update":
+                    self._wait()
+                    began_update = time.perf_counter()
                 stage.run(state)
+            self._wait()
+            found[OPTIMIZER].append(time.perf_counter() - began_update)
             self._windows.end()
             for name in PLACES:
                 found[name].append(reached.get(name, began) - began)
             self._runtime.reload()
-        return {name: self._slowest(statistics.median(times)) for name, times in found.items()}
+        return {name: slowest(statistics.median(times), self._world) for name, times in found.items()}
 
-    def _slowest(self, seconds: float) -> float:
-        if self._world.size == 1:
-            return seconds
-        slowest = torch.tensor([seconds], dtype=torch.float64)
-        dist.all_reduce(slowest, op=dist.ReduceOp.MAX, group=self._world.control_group)
-        return float(slowest)
+    def _wait(self) -> None:
+        if self._world.device.type == "cuda":
+            torch.cuda.synchronize(self._world.device)
 
     def _agreed(self, amount: int) -> int:
         kept = torch.tensor([amount])

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
+import torch
 import torch.distributed as dist
 from rap_contract.profile import KernelSample, Response, WindowProfile
-from rap_contract.windows import INPUT_DIST, PLACES
+from rap_contract.windows import HOST_GAPS, INPUT_DIST, OPTIMIZER, PLACES
 
 from rap_trainer.world import World
 
@@ -20,6 +21,8 @@ class Found:
     opens_seconds: dict[str, float]
     """When each window opens, after the step's beginning; of the slowest rank's median step."""
     responses: dict[str, tuple[Response, ...]]
+    optimizer_seconds: float = 0.0
+    """Of the dense optimizer's update alone."""
 
     def windows(self, input_dist: float) -> tuple[WindowProfile, ...]:
         """Windows with their lengths: until the next one opens, the last until the step ends."""
@@ -32,6 +35,20 @@ class Found:
                 for name, length in zip(PLACES, lengths, strict=True)
             ),
         )
+
+
+def placed_nowhere(*, optimizer: float, host_gaps: float | None = None) -> tuple[WindowProfile, ...]:
+    """What else a step has, by its seconds: nothing is placed there. None: not measured."""
+    return WindowProfile(name=OPTIMIZER, seconds=optimizer), WindowProfile(name=HOST_GAPS, seconds=host_gaps)
+
+
+def slowest(seconds: float, world: World) -> float:
+    """Of the slowest rank. Collective."""
+    if world.size == 1:
+        return seconds
+    most = torch.tensor([seconds], dtype=torch.float64)
+    dist.all_reduce(most, op=dist.ReduceOp.MAX, group=world.control_group)
+    return float(most)
 
 
 def of_first_rank(samples: list[KernelSample], world: World) -> tuple[KernelSample, ...]:

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from rap_contract.profile import Links
 
+from rap_trainer.profiling.found import slowest
 from rap_trainer.world import World
 
 LARGE_BYTES = {"cuda": 64 * 2**20, "cpu": 8 * 2**20}  # a rank and repeat: well past what latency decides
@@ -42,9 +43,7 @@ def exchange_seconds(world: World, num_bytes: float) -> float:
         if world.device.type == "cuda":
             torch.cuda.synchronize(world.device)
         times.append(time.perf_counter() - began)
-    slowest = torch.tensor([statistics.median(times[1:])], dtype=torch.float64)
-    dist.all_reduce(slowest, op=dist.ReduceOp.MAX, group=world.control_group)
-    return float(slowest)
+    return slowest(statistics.median(times[1:]), world)
 
 
 def _wait(world: World) -> None:

@@ -8,12 +8,14 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from rap_contract.graph import FeatureGraph, compile_features
+import torch.distributed as dist
+from rap_contract.graph import compile_features
 from rap_contract.job import RAPJob
 from rap_contract.problem import InvalidDocument
 from rap_contract.profile import Profile
@@ -26,11 +28,13 @@ from rap_trainer.model.shard import shard_model
 from rap_trainer.model.tables import embedding_bag_collection
 from rap_trainer.plan_inputs import model_hash
 from rap_trainer.profiling.batches import pool
+from rap_trainer.profiling.found import slowest
 from rap_trainer.step.choice import choose_runtime
+from rap_trainer.step.runtime import Runtime
 from rap_trainer.world import World, join_world
 
-STEPS = 4
-"""Real steps of the captured runtime before anything is measured, so that its slots hold batches."""
+STEPS, LOOP_STEPS = 4, 32
+"""Real steps of the captured runtime before anything is measured, and those that are timed as a whole."""
 
 
 def options(arguments: Sequence[str]) -> argparse.Namespace:
@@ -64,27 +68,37 @@ def measure(job: RAPJob, world: World, chosen: argparse.Namespace) -> Profile:
     if name == "captured":
         from rap_trainer.captured.runtime import CapturedRuntime
         from rap_trainer.profiling.captured_profile import captured_profile
+        from rap_trainer.profiling.captured_windows import CapturedWindows
 
         assert isinstance(runtime, CapturedRuntime)
-        _fill(runtime, document, graph, world, common)
-        return captured_profile(document, graph, runtime.assembled, world, **common)
+        loop_seconds = _loop_seconds(runtime, document, world, common)
+        own = CapturedWindows(runtime.assembled, world).seconds_under(runtime.preprocessor, runtime.schedule)
+        gap = max(0.0, loop_seconds - own)
+        return captured_profile(document, graph, runtime.assembled, world, host_gap_seconds=gap, **common)
     from rap_trainer.profiling.eager_profile import eager_profile
 
     return eager_profile(document, graph, model, evaluator, world, precision=spec.trainer.precision, **common)
 
 
-def _fill(runtime: Any, document: dict[str, Any], graph: FeatureGraph, world: World, common: dict[str, Any]) -> None:
-    """Trains some synthetic batches."""
-    del graph
-    pending = None
-    for number in range(STEPS + 1):
+def _loop_seconds(runtime: Runtime, document: dict[str, Any], world: World, common: Mapping[str, Any]) -> float:
+    """Seconds of a step of synthetic batches, as the loop drives it; the slots are full then. Collective."""
+    batches = []
+    for number in range(2):
         seed = 100 * number + world.rank
         on_gpu = pool(document, common["rows"], mean_length=common["mean_length"], seed=seed, device=world.device)
-        upcoming = runtime.prepare(on_gpu.map(lambda tensor: tensor.cpu()))
+        batches.append(on_gpu.map(lambda tensor: tensor.cpu().pin_memory()))
+    began, pending = 0.0, None
+    for number in range(STEPS + LOOP_STEPS + 1):
+        upcoming = runtime.prepare(batches[number % len(batches)])
         if pending is not None:
             runtime.train(pending)
         pending = upcoming
+        if number == STEPS:
+            torch.cuda.synchronize(world.device)
+            dist.barrier(world.control_group)
+            began = time.perf_counter()
     torch.cuda.synchronize(world.device)
+    return slowest((time.perf_counter() - began) / LOOP_STEPS, world)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
