@@ -51,16 +51,20 @@ class HeldOut:
         return self.seconds / self.sample.seconds - 1
 
 
-def fit(samples: Sequence[KernelSample]) -> Coefficients:
-    """Rates with the error bar of samples left out of the fit. Raises InvalidDocument for too few samples."""
+def fit(samples: Sequence[KernelSample], *, others: Sequence[KernelSample] = ()) -> Coefficients:
+    """Rates with the error bar of samples left out of the fit. Raises InvalidDocument for too few samples.
+
+    `others`: of other jobs' launches; with the job's own they are what a kind of kernel costs.
+    """
     if len(samples) < MIN_SAMPLES:
         hint = "profile more op chains, widths and batches"
         message = f"at least {MIN_SAMPLES} kernel samples are needed"
         raise InvalidDocument([Problem(path=("samples",), message=message, hint=hint, value=str(len(samples)))])
     stages: dict[Stage, list[KernelSample]] = {}
     launches: dict[int, list[KernelSample]] = {}
-    for sample in samples:
+    for sample in (*samples, *others):
         stages.setdefault(sample.stage, []).append(sample)
+    for sample in samples:
         launches.setdefault(sample.launch, []).append(sample)
     complete = sorted(launches) == list(range(len(launches))) and all(
         len({sample.stage for sample in mine}) == 1 for mine in launches.values()

@@ -33,6 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--nproc", type=int, default=None, metavar="N", help="ranks on this machine; default: the job's")
     add("--mean-length", type=float, default=1.0, metavar="L", help="mean list length of the data measured with")
     add("--seconds", type=float, default=90.0, metavar="S", help="for measurements, start-up apart")
+    kinds = "another job whose kernels price kinds of kernels, too (GPU); may be given again"
+    add("--kernels", type=Path, action="append", default=[], metavar="JOB.yaml", help=kinds)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -43,6 +45,9 @@ def run(arguments: argparse.Namespace) -> int:
     command += ["-m", "rap_trainer.profiling.rank", str(arguments.job), "--out", str(arguments.out)]
     command += ["--date", time.strftime("%Y-%m-%d"), "--mean-length", str(arguments.mean_length)]
     command += ["--seconds", str(arguments.seconds)]
+    for other in arguments.kernels:
+        load_job(other)  # a bad one is told before any rank starts
+        command += ["--kernels", str(other)]
     began = time.monotonic()
     threads = str(max(1, usable_cores() // ranks))
     paths = os.pathsep.join(path for path in sys.path if path)

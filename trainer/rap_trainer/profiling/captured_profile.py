@@ -41,9 +41,13 @@ def captured_profile(
     model_hash: str | None,
     seconds: float,
     host_gap_seconds: float | None = None,
+    others: Sequence[KernelSample] = (),
     grids: Sequence[int | None] = GRIDS,
 ) -> Profile:
-    """Collective; the same on every rank. The slots of the assembly must hold batches. `host_gap_seconds`: where they are known."""
+    """Collective; the same on every rank. The slots of the assembly must hold batches.
+
+    `host_gap_seconds`: where they are known. `others`: kernels of other jobs, by which kinds of kernels are priced.
+    """
     began = time.monotonic()
     samples = of_first_rank(
         fused_samples(
@@ -73,7 +77,7 @@ def captured_profile(
             *placed_nowhere(optimizer=windows.optimizer_seconds(), host_gaps=host_gap_seconds),
         ),
         links=links(world),
-        coefficients=fit(samples),
+        coefficients=fit(samples, others=others),
         list_shape=shape_of(workload),
         samples=samples,
     )

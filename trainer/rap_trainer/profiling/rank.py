@@ -17,8 +17,8 @@ import torch
 import torch.distributed as dist
 from rap_contract.graph import compile_features
 from rap_contract.job import RAPJob
-from rap_contract.problem import InvalidDocument
-from rap_contract.profile import Profile
+from rap_contract.problem import InvalidDocument, Problem
+from rap_contract.profile import KernelSample, Profile
 
 from rap_trainer.evaluation.evaluator import Evaluator
 from rap_trainer.jobfile import load_job
@@ -27,10 +27,12 @@ from rap_trainer.model.build import build_model
 from rap_trainer.model.shard import shard_model
 from rap_trainer.model.tables import embedding_bag_collection
 from rap_trainer.plan_inputs import model_hash
-from rap_trainer.profiling.batches import pool
-from rap_trainer.profiling.found import slowest
+from rap_trainer.profiling.batches import pool, shape_of, workload_of
+from rap_trainer.profiling.found import of_first_rank, slowest
+from rap_trainer.profiling.kernel_samples import fused_samples
 from rap_trainer.step.choice import choose_runtime
 from rap_trainer.step.runtime import Runtime
+from rap_trainer.synthetic_batch import MEAN_LENGTH
 from rap_trainer.world import World, join_world
 
 STEPS, LOOP_STEPS = 4, 32
@@ -45,6 +47,7 @@ def options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--date", required=True)
     parser.add_argument("--mean-length", type=float, default=1.0)
     parser.add_argument("--seconds", type=float, default=90.0)
+    parser.add_argument("--kernels", type=Path, action="append", default=[])
     return parser.parse_args(arguments)
 
 
@@ -74,10 +77,35 @@ def measure(job: RAPJob, world: World, chosen: argparse.Namespace) -> Profile:
         loop_seconds = _loop_seconds(runtime, document, world, common)
         own = CapturedWindows(runtime.assembled, world).seconds_under(runtime.preprocessor, runtime.schedule)
         gap = max(0.0, loop_seconds - own)
-        return captured_profile(document, graph, runtime.assembled, world, host_gap_seconds=gap, **common)
+        found = [_kernels_of(path, world, chosen) for path in chosen.kernels]
+        others = [sample for samples, _ in found for sample in samples]
+        profile = captured_profile(
+            document, graph, runtime.assembled, world, host_gap_seconds=gap, others=others, **common
+        )
+        shapes = (profile.list_shape, *(shape for _, shape in found))
+        return profile.model_copy(update={"list_shape": next((shape for shape in shapes if shape), ())})
+    if chosen.kernels:
+        hint = "leave --kernels out: this job's step is eager"
+        raise InvalidDocument([Problem(path=(), message="kernels of other jobs are of captured steps", hint=hint)])
     from rap_trainer.profiling.eager_profile import eager_profile
 
     return eager_profile(document, graph, model, evaluator, world, precision=spec.trainer.precision, **common)
+
+
+def _kernels_of(
+    path: Path, world: World, chosen: argparse.Namespace
+) -> tuple[tuple[KernelSample, ...], tuple[float, ...]]:
+    """Another job's kernels alone, with lists of the length that its annotation names, and the shape of these. Collective."""
+    job = load_job(path)
+    graph, problems = compile_features(job.spec)
+    if graph is None:
+        raise InvalidDocument(problems)
+    document = job.model_dump(mode="json", by_alias=True, exclude_none=True)
+    rows, seconds = job.spec.trainer.batch_size_per_gpu, chosen.seconds / (2 + len(chosen.kernels))
+    length = float(job.metadata.annotations.get(MEAN_LENGTH, "1"))
+    own = fused_samples(document, graph, rows=rows, mean_length=length, device=world.device, seconds=seconds)
+    batch = pool(document, rows, mean_length=length, seed=0, device=world.device)
+    return of_first_rank(own, world), shape_of(workload_of([batch]))
 
 
 def _loop_seconds(runtime: Runtime, document: dict[str, Any], world: World, common: Mapping[str, Any]) -> float:
