@@ -49,7 +49,7 @@ def fill_ids(assembly: Assembly, slot: Slot, batch: ModelBatch, sparse_names: li
 
 def lists_of_batches(assembly: Assembly, subject: Subject, world: World) -> ListLayout:
     """Blocks that the subject's batches just fit into, on every rank. Collective."""
-    owned = assembly.ownership.owned
+    owned = assembly.ownership.whole
     sizes = [[sum(batch.sparse[n].values().numel() for n in names) for names in owned] for batch in subject.ready]
     room = torch.tensor(sizes, device=world.device).amax(0)
     dist.all_reduce(room, dist.ReduceOp.MAX)
@@ -61,7 +61,7 @@ def fill_lists(slot: Slot, batch: ModelBatch, layout: ListLayout) -> None:
     """Lists of ids into a slot."""
     assert slot.lists is not None
     row, B = 0, layout.batch_size
-    for start, names in zip(layout.starts, layout.owned, strict=True):
+    for start, names in zip(layout.starts, layout.features, strict=True):
         for name in names:
             feature = batch.sparse[name]
             end = start + feature.values().numel()
