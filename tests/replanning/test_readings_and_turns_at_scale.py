@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 from operator_world.world import NAMESPACE
 from rap_operator.cache import Key
@@ -74,6 +75,14 @@ def test_a_job_that_switches_is_read_and_told_of_while_the_round_goes_on() -> No
     watched.live(INTERVAL_S + 60.0)
     assert watched.reads[chosen.uid] >= (INTERVAL_S + 60.0) / SWITCHING_EVERY_S - 1
     assert watched.told["job-1999"] == watched.reads[chosen.uid]
+
+
+def test_what_was_read_too_long_ago_to_decide_anything_is_not_kept() -> None:
+    watched = Watched([replace(job(0), keep_s=200.0)], [])
+    watched.live(1000.0)
+    kept = watched.reader.readings_of("0")
+    assert watched.now_s - kept[0].at_s <= 200.0 + INTERVAL_S
+    assert len(kept) >= 200.0 // INTERVAL_S
 
 
 def test_another_plan_in_a_reading_is_told_at_once_and_the_same_one_is_not() -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from rap_contract.operations import Replanning
 from rap_contract.pod import PLANNING_PATH
 
 from rap_operator.cache import Cache, Key, RapJobView
 from rap_operator.targets import DEFAULT_PORT
 from rap_operator.views import PodView
 
+DEFAULT = Replanning()
 MAX_RANKS = 4
 """Asked of a job: all ranks make the same steps, so more would say the same; the first always is."""
 SWITCHING = ("Applying", "Reverting")
@@ -38,6 +42,8 @@ class JobRanks:
     ranks: tuple[Rank, ...]
     is_switching: bool = False
     """The ranks are asked to take another plan."""
+    keep_s: float = math.inf
+    """What was read longer ago decides nothing any more."""
 
     @property
     def planning_url(self) -> str:
@@ -101,4 +107,14 @@ def ranks_of(view: RapJobView, pods: tuple[PodView, ...]) -> JobRanks | None:
         num_ranks=total,
         ranks=tuple(ranks),
         is_switching=is_switching(view),
+        keep_s=_keep_s(spec.get("replanning") or {}),
     )
+
+
+def _keep_s(policy: Mapping[str, Any]) -> float:
+    """A stabilisation and two windows make a decision, and what a switch cost is counted from the plan before it."""
+    given = {name: policy.get(f"{name}Seconds") for name in ("stabilization", "window", "confirm")}
+    default = {"stabilization": DEFAULT.stabilization_seconds, "window": DEFAULT.window_seconds}
+    default["confirm"] = DEFAULT.confirm_seconds
+    times_s = {name: value if isinstance(value, int) else default[name] for name, value in given.items()}
+    return 2.0 * (times_s["stabilization"] + 2 * times_s["window"]) + times_s["confirm"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable
 
 from rap_contract import metrics
@@ -56,7 +57,7 @@ def rank_page(rank: int, samples: Iterable[Sample]) -> RankPage:
         return reduce(sample.value for sample in found) if found else None
 
     def each(name: str, label: str) -> dict[str, float]:
-        return {sample.labels.get(label, ""): sample.value for sample in by_name.get(name, ())}
+        return {sys.intern(sample.labels.get(label, "")): sample.value for sample in by_name.get(name, ())}
 
     plan = next((s.labels.get("plan", "") for s in by_name.get(metrics.PLAN_INFO.name, ()) if s.value == 1.0), None)
     refused = next(iter(by_name.get(metrics.PLAN_REFUSED_INFO.name, ())), None)
