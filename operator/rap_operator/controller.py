@@ -163,7 +163,8 @@ class Controller:
             self.queue.forget(key)
             if again_s is not None:
                 jitter = (hash(key) % 1000) / 1000 * RESYNC_JITTER
-                self.queue.add_after(key, again_s * (1 + jitter) if again_s > 60 else again_s)
+                # Everything that may be due was looked at: what an earlier pass waited for no longer counts.
+                self.queue.add_after(key, again_s * (1 + jitter) if again_s > 60 else again_s, replaces=True)
         except ApiError as error:
             outcome = "conflict" if error.is_conflict else "refused"
             delay_s = self.queue.add_failed(key, at_least_s=error.retry_after_s or 0.0)

@@ -47,24 +47,13 @@ class Samples:
 
     def __init__(self, names: Iterable[str]) -> None:
         # A literal line feed in front lets the engine skip from line to line, which an anchor does not.
-        self._line = re.compile(rf"\n({_any_of(frozenset(names))})(?:\{{((?:[^\"}}\n]|{_QUOTED})*)\}})?[ \t]+(\S+)")
+        choice = "|".join(sorted(map(re.escape, names), key=len, reverse=True))
+        self._line = re.compile(rf"\n({choice})(?:\{{((?:[^\"}}\n]|{_QUOTED})*)\}})?[ \t]+(\S+)")
 
     def of(self, text: str) -> Iterator[Sample]:
         """The wanted samples of a page. Raises ValueError for a value that is no number."""
         for name, labels, number in self._line.findall(f"\n{text}"):
             yield Sample(name, _labels(labels), float(number))
-
-
-def _any_of(words: frozenset[str]) -> str:
-    """A pattern of the words, the longest first, that looks at each letter once: tried in turn they take twice as long."""
-    rests: dict[str, set[str]] = {}
-    for word in sorted(words - {""}):
-        rests.setdefault(word[0], set()).add(word[1:])
-    parts = [re.escape(first) + _any_of(frozenset(rest)) for first, rest in rests.items()]
-    if not parts:
-        return ""
-    whole = parts[0] if len(parts) == 1 and "" not in words else f"(?:{'|'.join(parts)})"
-    return f"{whole}?" if "" in words else whole
 
 
 def _labels(text: str) -> dict[str, str]:

@@ -57,16 +57,16 @@ class WorkQueue(Generic[K]):
         with self._changed:
             self._add(key, goes_first=goes_first)
 
-    def add_after(self, key: K, delay_s: float) -> None:
-        """Wants a pass in so many seconds; the earliest of several such wishes counts."""
+    def add_after(self, key: K, delay_s: float, *, replaces: bool = False) -> None:
+        """Wants a pass in so many seconds; the earliest of several such wishes counts, unless this one replaces them."""
         with self._changed:
-            due_s = self._clock() + delay_s
-            if self._due.get(key, float("inf")) <= due_s:
+            due_s, known_s = self._clock() + delay_s, self._due.get(key, float("inf"))
+            if known_s <= due_s and not replaces:
                 return
             self._due[key] = due_s
-            self._sequence += 1
-            heapq.heappush(self._delayed, (due_s, self._sequence, key))
-            self._changed.notify()
+            if due_s < known_s:  # else the entry that is there will find the later time
+                self._delay(due_s, key)
+                self._changed.notify()
 
     def add_failed(self, key: K, *, at_least_s: float = 0.0) -> float:
         """Wants a pass after a delay that doubles with each failure in a row; returns the delay."""
@@ -157,10 +157,19 @@ class WorkQueue(Generic[K]):
 
     def _promote(self, now_s: float) -> None:
         while self._delayed and self._delayed[0][0] <= now_s:
-            due_s, _, key = heapq.heappop(self._delayed)
-            if self._due.get(key) == due_s:
-                del self._due[key]
-                self._add(key)
+            _, _, key = heapq.heappop(self._delayed)
+            due_s = self._due.get(key)
+            if due_s is None:
+                continue
+            if due_s > now_s:
+                self._delay(due_s, key)
+                continue
+            del self._due[key]
+            self._add(key)
+
+    def _delay(self, due_s: float, key: K) -> None:
+        self._sequence += 1
+        heapq.heappush(self._delayed, (due_s, self._sequence, key))
 
     def _pause_s(self, now_s: float, until_s: float | None) -> float | None:
         ends = [self._delayed[0][0]] if self._delayed else []

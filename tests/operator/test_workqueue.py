@@ -80,6 +80,36 @@ def test_of_several_delays_the_earliest_counts() -> None:
     assert drained(queue) == []
 
 
+@settings(deadline=None)
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.sampled_from("ab"), st.integers(1, 20), st.booleans()),
+            st.integers(1, 15),
+        ),
+        max_size=40,
+    )
+)
+def test_a_delay_that_replaces_the_earlier_ones_counts_alone_and_the_others_by_the_earliest(
+    script: list[tuple[str, int, bool] | int],
+) -> None:
+    clock = Clock()
+    queue: WorkQueue[str] = WorkQueue(clock=clock)
+    due: dict[str, float] = {}
+    for act in script:
+        if isinstance(act, int):
+            clock.now_s += act
+            ready = {key for key, at_s in due.items() if at_s <= clock.now_s}
+            assert set(drained(queue)) == ready
+            due = {key: at_s for key, at_s in due.items() if key not in ready}
+        else:
+            key, delay_s, replaces = act
+            queue.add_after(key, delay_s, replaces=replaces)
+            wish_s = clock.now_s + delay_s
+            due[key] = wish_s if replaces else min(wish_s, due.get(key, wish_s))
+    assert len(queue._delayed) <= len(script)
+
+
 def test_failures_back_off_by_doubling_up_to_a_limit_and_success_forgets() -> None:
     queue: WorkQueue[str] = WorkQueue(min_backoff_s=1, max_backoff_s=10)
     assert [queue.add_failed("a") for _ in range(6)] == [1, 2, 4, 8, 10, 10]

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from operator_world.fake_cluster import FakeCluster
 from operator_world.world import NAME, NAMESPACE
+from rap_operator.replanning.gates import FAILED_AGAIN_S
 from rap_operator.replanning.values import RankPage
 from rap_operator.resources import CONFIG_MAPS
 from replanning.replan_world import BETTER, DEFAULT, Killed, KillingApi, ReplanWorld, Trainer
@@ -245,7 +246,7 @@ def test_a_search_that_fails_is_said_and_tried_again_later(world: ReplanWorld) -
     assert any(r.reason == "SearchFailed" and "no profile" in r.message for r in world.status.replans)
     assert len(world.searches.asked) <= 4
     world.searches.error = ""
-    world.live(400)
+    world.live(FAILED_AGAIN_S + 200)
     assert trainer.switched == [BETTER.hash]
 
 

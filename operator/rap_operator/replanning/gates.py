@@ -14,7 +14,7 @@ from rap_operator.replanning.values import Proposal, Window
 DAY_S = 86_400.0
 # What searches that go on failing lack (a profile, memory) is for a person to bring, most often by another spec and so
 # another attempt. Each try is a write to the API server: a thousand jobs without a profile make 17 a minute.
-MAX_FAILED_WAIT_S = 3600.0
+FAILED_AGAIN_S = 3600.0
 CAUGHT_UP = 0.1  # of maxLagSeconds: a backlog that was over it once is worked off only then
 
 
@@ -52,12 +52,12 @@ def before_search(policy: Replanning, state: Replans, window: Window, trigger: T
 def after_failure(
     policy: Replanning, state: Replans, last: ReplanRecord | None, *, running_s: float, now_s: float
 ) -> Held | None:
-    """Searches of this attempt fail: the next waits for as long as they have been failing. `last`: decision."""
+    """Searches of this attempt fail: after the second in a row there is one an hour. `last`: decision."""
     if last is None or last.reason != "SearchFailed" or state.searched_at is None:
         return None
     searched_s = time_s(state.searched_at)
-    failing_s = min(searched_s - time_s(last.first or last.time), MAX_FAILED_WAIT_S)
-    left_s = searched_s + max(policy.min_interval_seconds, failing_s) - now_s
+    is_first = searched_s - time_s(last.first or last.time) < max(policy.min_interval_seconds / 2, 1.0)
+    left_s = searched_s + max(policy.min_interval_seconds, 0.0 if is_first else FAILED_AGAIN_S) - now_s
     is_of_now = now_s - searched_s < running_s
     return Held(reason=last.reason, message=last.message, wait_s=left_s) if left_s > 0 and is_of_now else None
 
