@@ -212,6 +212,7 @@ class ReplanWorld(World):
                     trainer.advance(self.cluster.now_s, step_s, self.plan_text(name), int(attempt["number"]))
             self.sync()
             self.replanner.reader.read_all()
+            self.replanner.hand_out()
             for _ in range(3):
                 self.pass_once()
                 self.cluster.tick()

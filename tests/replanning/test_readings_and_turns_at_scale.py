@@ -120,7 +120,7 @@ def test_places_are_handed_to_those_that_wait_the_longest_and_are_kept_for_them(
     assert replanner._has_room(subjects["b"])
 
 
-def test_all_that_wait_have_their_turn_though_none_asks_again_by_itself() -> None:
+def test_all_that_wait_have_their_turn_and_who_no_longer_wants_one_is_not_waited_for() -> None:
     world = ReplanWorld(max_switching=2)
     names = [f"job-{number}" for number in range(7)]
     for name in names:
@@ -128,8 +128,10 @@ def test_all_that_wait_have_their_turn_though_none_asks_again_by_itself() -> Non
     world.live(300)
     for trainer in world.trainers.values():
         trainer.length = 60.0
-    for _ in range(40):
-        world.live(30)
-        world.replanner.hand_out()
-    assert {trainer.plan for trainer in world.trainers.values()} == {BETTER.hash}
+    world.live(120)
+    assert world.replanner._waiting
+    world.trainers["job-6"].length = 20.0
+    world.live(1500, step_s=30.0)
+    assert world.replanner._waiting == {}
+    assert {world.trainers[name].plan for name in names[:6]} == {BETTER.hash}
     assert world.most_switching == 2

@@ -13,7 +13,7 @@ from rap_operator.replanning.values import Act, Ask, Forget, Proposal, Store, Ta
 from rap_operator.replanning.window import reduced
 
 MAX_REFUSED = 32
-TURN_S = 60.0  # a job that waits for a place is woken when it has one (`replanner.py`); this is for an operator that forgot it
+TURN_S = 300.0  # a job that waits for a place is woken when it has one (`replanner.py`); this is for an operator that forgot it
 MAX_KEPT = 12  # plans in the ConfigMap at most, for a return and for `rap plan --diff`
 
 

@@ -85,7 +85,7 @@ class Replanner:
         search = self.searches.found(subject.uid)
         proposal: Proposal | None = None if search is None else search.proposal
         change = subject.status.replanning.change
-        is_waiting = (proposal is not None and proposal.state == "Done") or (change and change.state == "Proposed")
+        wants = (proposal is not None and proposal.state == "Done") or (change and change.state == "Proposed")
         return Seen(
             attempt=0,
             is_running=False,
@@ -94,7 +94,7 @@ class Replanner:
             in_force=view.plan if view is not None else "",
             stored=view.plans if view is not None else frozenset(),
             proposal=proposal,
-            may_switch=not is_waiting or self._has_room(subject),
+            may_switch=self._may_switch(subject, wants=bool(wants)),
         )
 
     def act(self, api: Api, subject: Subject, action: Replan) -> None:
@@ -158,7 +158,10 @@ class Replanner:
 
     def _hand_out_until(self, stopping: threading.Event) -> None:
         while not stopping.wait(HAND_OUT_S):
-            self.hand_out()
+            try:
+                self.hand_out()
+            except Exception:
+                LOG.exception("handing places out")
 
     def _switching(self) -> set[str]:
         return {view.meta.uid for view in self._cache.rapjobs() if is_switching(view)}
@@ -171,14 +174,22 @@ class Replanner:
         return switching | set(self._granted)
 
     def _has_room(self, subject: Subject) -> bool:
-        """Whether the job has a place or may take one; else it waits for its turn."""
+        """Whether the job has a place or may take one; else it waits for its turn, and looking again costs nothing."""
         with self._lock:
+            if subject.uid in self._waiting:
+                return False
             holders = self._holders()
             if subject.uid in holders or len(holders) < self.options.max_switching:
-                self._waiting.pop(subject.uid, None)
                 return True
-            self._waiting.setdefault(subject.uid, (subject.namespace, subject.name))
+            self._waiting[subject.uid] = (subject.namespace, subject.name)
             return False
+
+    def _may_switch(self, subject: Subject, *, wants: bool) -> bool:
+        if wants:
+            return self._has_room(subject)
+        with self._lock:
+            self._waiting.pop(subject.uid, None)
+        return True
 
     def _take(self, uid: str) -> None:
         with self._lock:
