@@ -12,6 +12,8 @@ them. Prints JSON lines; all times are of the slowest rank.
 from __future__ import annotations
 
 import argparse
+import ctypes
+import gc
 import statistics
 import tempfile
 import time
@@ -73,13 +75,27 @@ class Training:
         self._exchange = Exchange(world)
         self.store = MetricStore(metrics.TRAINER)
         self._switcher = Switcher(runtime, self.store)
+        self.uploads = False
+        """Whether graphs are brought to the device before their first replay."""
         self._file = folder / "plan.json"
-        self._watch = PlanWatch(self._file, prepare=self._switcher.prepare, in_force=runtime.plan)
+        self._watch = PlanWatch(self._file, prepare=self._prepare, in_force=runtime.plan)
         self._switcher.watch(self._watch)
         self._watch.start(poll_s=POLL_S)
+        self._stream = torch.cuda.Stream(world.device)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         self._pending: StepState | None = None
         self.ends: list[torch.cuda.Event] = []
         self.switched_at: list[int] = []
+
+    def _prepare(self, plan: Plan) -> None:
+        self._switcher.prepare(plan)
+        prepared = self._runtime.beside._prepared
+        if self.uploads and prepared is not None and prepared.graphs is not None:
+            runtime = ctypes.CDLL("libcudart.so.13")
+            stream = ctypes.c_void_p(self._stream.cuda_stream)
+            for graph in prepared.graphs.steps._graphs:
+                failed = runtime.cudaGraphUpload(ctypes.c_void_p(graph.raw_cuda_graph_exec()), stream)
+                assert not failed, f"cudaGraphUpload: error {failed}"
+            self._stream.synchronize()
 
     def step(self) -> bool:
         """One step; whether the plan was switched behind it. Collective."""
@@ -147,9 +163,14 @@ def measured(training: Training, plans: list[Plan], *, switches: int, world: Wor
     told: list[int] = []
     training.change(plans[0])
     training.steady(STEADY_S)
+    gc.collect()
+    gc.freeze()  # a whole collection takes as long as twenty steps of plan 0, here and there
+    gc.disable()
     for number in range(switches):
+        training.uploads = number % 2 == 1
         told.append(training.change(plans[(number + 1) % len(plans)]))
         training.steady(STEADY_S)
+    gc.enable()
     seconds = training.seconds()
     stood = torch.tensor([training.store.read(metrics.PLAN_SWITCH_STALL_SECONDS)[()]])
     dist.all_reduce(stood, dist.ReduceOp.MAX, group=world.control_group)
@@ -169,8 +190,9 @@ def measured(training: Training, plans: list[Plan], *, switches: int, world: Wor
         ]
         besides.append(lost(seconds, first, num=at - first, usual_s=before_s) / before_s)
         if world.rank == 0:
+            around = [round(1e3 * float(each), 2) for each in seconds[at - 2 : at + AROUND]]
             emit(case="switch", **common, step_ms=1e3 * step_s, lost_steps=costs[-1], beside_steps=at - first,
-                 beside_lost_steps=besides[-1])  # fmt: skip
+                 beside_lost_steps=besides[-1], uploaded=number % 2 == 1, around_ms=around)  # fmt: skip
     noise.sort()
     if world.rank == 0:
         emit(
@@ -179,7 +201,9 @@ def measured(training: Training, plans: list[Plan], *, switches: int, world: Wor
             gpus=world.size,
             switches=len(costs),
             step_ms=1e3 * statistics.median(usual),
-            lost_steps_median=statistics.median(costs),
+            lost_steps_median=statistics.median(costs[::2]),
+            lost_steps_uploaded_median=statistics.median(costs[1::2]),
+            lost_ms_median=statistics.median([cost * step_s for cost, step_s in zip(costs, usual, strict=True)]) * 1e3,
             lost_steps_worst=max(costs),
             noise_median=noise[len(noise) // 2],
             noise_p95=noise[int(0.95 * len(noise))],

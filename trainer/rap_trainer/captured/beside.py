@@ -76,6 +76,7 @@ class Beside:
         graphs = None
         try:
             with _yielding():
+                self.run(torch.cuda.empty_cache)  # what the graphs given back before have left
                 graphs = self.run(capture)
         except RuntimeError as error:
             log.warning("plan %s is captured at the switch: %s", plan.hash, error)
@@ -89,7 +90,9 @@ class Beside:
 
     def close_behind(self, steps: CapturedSteps) -> None:
         """Gives graphs back when what of them is enqueued has run; does not wait."""
-        self._begin(lambda: steps.close(beside=True))
+        done = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        done.record(torch.cuda.current_stream(self._device))
+        self._begin(lambda: steps.close_behind(done))
 
     def close(self) -> None:
         """Waits for what was begun."""

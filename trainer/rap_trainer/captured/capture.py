@@ -76,15 +76,26 @@ class CapturedSteps:
                 graph.capture_end()
             self._graphs.append(graph)
 
-    def close(self, *, beside: bool = False) -> None:
-        """Gives the graphs and their memory back. No replay may follow. `beside`: other graphs train, in another thread."""
+    def close(self) -> None:
+        """Gives the graphs and their memory back. No replay may follow."""
         torch.cuda.synchronize(self._device)
+        self._drop()
+        gc.collect()
+        torch.cuda.empty_cache()
+
+    def close_behind(self, done: torch.cuda.Event) -> None:
+        """Gives the graphs back when what was enqueued before `done` has run, while other graphs train in another thread.
+
+        Nothing waits for the device, looks for garbage or frees memory, each of which holds training up for several steps: the memory is
+        there for the next capture, or goes back before it.
+        """
+        done.synchronize()
+        self._drop()
+
+    def _drop(self) -> None:
         for graph in self._graphs:
             graph.reset()
         self._graphs.clear()
-        if not beside:  # it holds the interpreter for as long as hundreds of steps take
-            gc.collect()
-        torch.cuda.empty_cache()
 
 
 def _warm_up(step: TrainStep, slots: tuple[Slot, Slot], *, warm: bool) -> None:
