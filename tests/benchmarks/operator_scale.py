@@ -31,6 +31,7 @@ import psutil
 import urllib3
 from benchmarks.cpu_load import Load, cpu_s
 from benchmarks.fake_kubelet import FakeKubelet
+from benchmarks.one_restart import seconds_to_next_attempt
 from operator_world.on_server import install_crd, port_of, read_page
 from operator_world.world import rapjob
 from rap_operator.naming import LABEL_ATTEMPT, LABEL_JOB_UID, SELECTOR
@@ -45,6 +46,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # Every job's spec is found stable 60 s after it runs and was seen to make a step: that is written once. Its first window
 # for replanning is full two minutes after the stabilisation, which is shorter here than its default.
 SETTLED_S = 90.0
+DELAY_S = 1
 REPLANNING = {"stabilizationSeconds": 60, "holdSeconds": 0}
 UNSETTLED = ("NotRunning", "NoMetrics", "Stabilizing", "WindowNotFull", "Searching")
 """Reasons of the condition Replanning that pass by themselves."""
@@ -237,7 +239,7 @@ class Bench:
 
         def make(index: int) -> None:
             trainer = {"nodes": self.num_pods, "metricsPort": self.metrics_port}
-            job = rapjob(trainer=trainer, restartPolicy={"delaySeconds": 1}, replanning=REPLANNING)
+            job = rapjob(trainer=trainer, restartPolicy={"delaySeconds": DELAY_S}, replanning=REPLANNING)
             job["metadata"] = {"name": f"job-{index}", "namespace": self.namespace}
             self.api.create(self.path, job)
 
@@ -289,14 +291,16 @@ class Bench:
         return time.monotonic() - begun_s
 
     def restart(self) -> None:
-        num = self.num_jobs // 10
+        num = max(self.num_jobs // 10, 2)
         pods = self.api.items(
             f"/api/v1/namespaces/{self.namespace}/pods", labelSelector="batch.kubernetes.io/job-completion-index=0"
         )[:num]
+        took_s = seconds_to_next_attempt(self.api, self.kubelet, pods[0])
+        self.say("one restarted", death_to_next_job_s=took_s, of_this_delay_s=DELAY_S)
         before_s = self.cpu_s()
         self.passes()
         begun_s = time.monotonic()
-        list(self.pool.map(lambda pod: self.kubelet.fail(pod, 1), pods))
+        list(self.pool.map(lambda pod: self.kubelet.fail(pod, 1), pods[1:]))
 
         def is_back(status: Object) -> bool:
             return (status.get("attempt") or {}).get("number") == 2 and status.get("phase") == "Running"
