@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from kafka import TopicPartition
 from kafka.admin import NewPartitions, NewTopic
 from kafka_source.topics import Training, arrow, fill, ranks, received, send, spec, table, until
 from rap_trainer.batch import Position
+from rap_trainer.stream.kafka import dead_letter_topic
 from rap_trainer.stream.kafka.source import KafkaSource, KafkaSourceOptions
 from rap_trainer.stream.source import SourceError
 from servers.kafka_cluster import KafkaCluster
@@ -246,6 +248,37 @@ def test_bad_records_that_nobody_can_keep_stop_the_job_and_cost_no_row(
     training.check([row for row in range(20) if row != 3], {f"{topic}/0": 2})
     (letter,) = received(kafka_broker, dead, 1)
     assert dict(letter.headers)["rap.row"] == b"3"
+
+
+def test_dead_letters_go_to_the_directory_while_no_broker_answers_and_to_the_topic_again_after(
+    kafka_broker: KafkaCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dead_letter_topic, "DELIVERY_S", 1.0)
+    monkeypatch.setattr(dead_letter_topic, "RETRY_AFTER_S", 0.0)
+    topic, dead = kafka_broker.create_topic(), kafka_broker.create_topic("dead")
+    send(kafka_broker, topic, [arrow(table(range(first, first + 10), bad=[first + 3])) for first in (0, 10)])
+    letters = {"topic": dead, "path": str(tmp_path / "dead")}
+    training = Training(tmp_path)
+    with training.attempt(spec(kafka_broker, topic, tmp_path, batch_rows=9, deadLetter=letters)) as sources:
+        training.train(sources, 9)
+        assert sources[0].counts().dead_letters == {"topic": 1, "file": 0}
+        until(sources, lambda: sources[0].offer().rows == 9, "rows that are read ahead")
+        kafka_broker.brokers[0].pause()
+        training.train(sources, 9)
+        assert sources[0].counts().dead_letters == {"topic": 1, "file": 1}
+        kafka_broker.brokers[0].recover()
+        for sent in range(2, 30):  # until the producer has its connection again
+            send(kafka_broker, topic, [arrow(table(range(10 * sent, 10 * sent + 10), bad=[10 * sent + 3]))])
+            training.train(sources, 9)
+            if sources[0].counts().dead_letters["topic"] == 2:
+                break
+        assert sources[0].counts().dead_letters == {"topic": 2, "file": sent - 1}
+    training.check([row for row in range(10 * sent + 10) if row % 10 != 3], {f"{topic}/0": sent + 1})
+    lines = next((tmp_path / "dead").iterdir()).read_text().splitlines()
+    assert [(json.loads(line)["offset"], json.loads(line)["row"]) for line in lines] == [(n, 3) for n in range(1, sent)]
+    first, *others = [int(dict(letter.headers)["rap.offset"]) for letter in received(kafka_broker, dead, 2)]
+    assert first == 0
+    assert set(others) <= set(range(1, sent + 1)), "a broker that thaws may take what the directory has too"
 
 
 @pytest.mark.parametrize("policy", ["fail", "skip"])

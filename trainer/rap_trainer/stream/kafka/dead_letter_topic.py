@@ -1,7 +1,7 @@
 """Dead letters as messages of a Kafka topic, by an idempotent producer; a directory takes over while it cannot be had.
 
 A message's value is the bad record as it came; its headers say why and where from. A record may come twice after a
-crash, with the same origin.
+crash or an outage, with the same origin.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ log = logging.getLogger(__name__)
 
 DELIVERY_S = 10.0  # of a letter before the directory takes it: training waits for it at a checkpoint
 RETRY_AFTER_S = 60.0  # while the directory takes letters: each try may hold training up for DELIVERY_S
+CLOSE_S = 1.0  # for a producer whose records are all settled
 MAX_MESSAGE_BYTES = 32 << 20  # a bad message may be as large as a good one
 
 
@@ -63,25 +65,37 @@ class TopicDeadLetters:
             self._producer.flush(timeout=DELIVERY_S)
         except KafkaError as error:
             log.warning("dead letters for topic %s are late: %s", self._topic, type(error).__name__)
+        failed: list[tuple[DeadLetter, KafkaError]] = []
         for sent, letter in pending:
             try:
                 sent.get(timeout=0.001)
                 self.kept["topic"] += 1
             except KafkaError as error:
-                self._fall_back(letter, error)
+                failed.append((letter, error))
+        if failed:
+            self._abandon()
+        for letter, reason in failed:
+            self._fall_back(letter, reason)
         if self._file is not None:
             self._file.flush()
 
     def close(self) -> None:
         """Flushes and closes; idempotent."""
-        closers: list[Callable[[], None]] = [self.flush]
-        if self._producer is not None:
-            closers.append(lambda: self._producer.close(timeout=DELIVERY_S))
-        if self._file is not None:
-            closers.append(self._file.close)
-        for close in closers:
-            close()
-        self._producer = None
+        try:
+            self.flush()
+        finally:
+            self._abandon()
+            if self._file is not None:
+                self._file.close()
+
+    def _abandon(self) -> None:
+        """Ends the producer. One that could not deliver would keep its records and take no others, for as long as it lives."""
+        producer, self._producer = self._producer, None
+        if producer is None:
+            return
+        producer._sender.force_close()  # close() alone waits for those records, and then leaves its thread running
+        with suppress(KafkaError):
+            producer.close(timeout=CLOSE_S)
 
     def _open(self) -> Any:
         return KafkaProducer(
