@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from kafka_source.topics import received
 from rap_contract.job import RAPJobSpec
 from rap_trainer.cli import main
+from rap_trainer.produce.kafka_topic import Topic, write_topic
+from rap_trainer.produce.options import Produce
 from rap_trainer.stream.kafka.source import KafkaSource
 from servers.kafka_cluster import KafkaCluster
 from servers.waiting import wait_until
@@ -50,6 +53,38 @@ def test_what_is_produced_is_read_good_and_bad(
         assert bool((batch.event_times_s_B > 1.7e9).all())
     finally:
         kafka_source.close()
+
+
+@pytest.mark.kafka
+def test_a_replayed_file_comes_at_its_rate_with_every_row(kafka_broker: KafkaCluster, tmp_path: Path) -> None:
+    topic, file = kafka_broker.create_topic(), tmp_path / "day.tsv"
+    fields = [["1", *(str(row) for _ in range(13)), *(f"{row:08x}" for _ in range(26))] for row in range(50)]
+    file.write_text("".join("\t".join(row) + "\n" for row in fields))
+    clock = [100.0]
+
+    def sleep(seconds: float) -> None:
+        clock[0] += seconds
+
+    options = Produce(replay=file, rate=10.0)
+    place = Topic(bootstrap_servers=tuple(kafka_broker.bootstrap_servers), topic=topic, rows_per_message=20)
+    assert write_topic(options, place, now_s=lambda: clock[0], sleep=sleep) == 50
+    assert clock[0] == pytest.approx(105.0), "50 rows at 10 a second"
+    rows = [pa.ipc.open_stream(record.value).read_all() for record in received(kafka_broker, topic, 3)]
+    assert [table.num_rows for table in rows] == [20, 20, 10]
+    assert pa.concat_tables(rows).column("int_3").to_pylist() == list(range(50))
+
+
+@pytest.mark.kafka
+def test_rows_that_no_broker_takes_are_not_said_to_be_there(
+    kafka_broker: KafkaCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    topic = kafka_broker.create_topic(config={"max.message.bytes": "1000"})
+    brokers = ",".join(kafka_broker.bootstrap_servers)
+    assert main(["produce", "--kafka", brokers, "--topic", topic, "--rows", "100"]) == 1
+    said = capsys.readouterr()
+    assert "rows in topic" not in said.out
+    assert f"rap produce: topic {topic}: MessageSizeTooLargeError" in said.err
+    assert "; 0 rows were confirmed before; hint: put fewer rows into a message (--rows-per-message)" in said.err
 
 
 @pytest.mark.parametrize(

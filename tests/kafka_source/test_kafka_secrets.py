@@ -12,6 +12,7 @@ from kafka.admin import ScramMechanism, UserScramCredentialUpsertion
 from kafka_source.topics import arrow, ranks, rows_of, send, spec, table, until
 from prometheus_client import generate_latest
 from rap_contract import metrics
+from rap_trainer.cli import main
 from rap_trainer.display.metric_store import MetricStore
 from rap_trainer.stream.kafka.settings import ENV_SECRETS
 from rap_trainer.stream.kafka.source import KafkaSourceOptions
@@ -72,6 +73,26 @@ def test_rows_come_over_tls_and_no_secret_is_seen_anywhere(
     for text in (captured.out, captured.err, caplog.text, shown, job.model_dump_json(), process.decode()):
         for secret in (PASSWORD, (secrets / "token").read_text(), keys[1]):
             assert secret not in text
+
+
+def test_what_is_produced_over_a_log_in_is_confirmed_and_no_secret_is_seen(
+    kafka_broker: KafkaCluster,
+    secrets: Path,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    topic = kafka_broker.create_topic()
+    servers = ",".join(kafka_broker.sasl_options()["bootstrap_servers"])
+    login = ["--secrets", str(secrets), "--mechanism", "SCRAM-SHA-512"]
+    with caplog.at_level("DEBUG"):
+        assert main(["produce", "--kafka", servers, "--topic", topic, *login, "--rows", "30"]) == 0
+        small = kafka_broker.create_topic(config={"max.message.bytes": "100"})
+        assert main(["produce", "--kafka", servers, "--topic", small, *login, "--rows", "30"]) == 1
+    captured = capfd.readouterr()
+    assert f"30 rows in topic {topic}" in captured.out
+    assert "MessageSizeTooLargeError" in captured.err
+    for text in (captured.out, captured.err, caplog.text):
+        assert PASSWORD not in text
 
 
 def test_a_client_without_the_certificate_is_refused(kafka_broker: KafkaCluster, tmp_path: Path, secrets: Path) -> None:

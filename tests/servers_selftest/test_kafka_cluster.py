@@ -54,7 +54,7 @@ def test_the_tls_listener_takes_known_users(kafka_broker: KafkaCluster, mechanis
 
 
 def test_a_partition_gets_another_leader_when_its_broker_dies(kafka_cluster: KafkaCluster) -> None:
-    options = {"bootstrap_servers": kafka_cluster.bootstrap_servers}
+    options = kafka_cluster.sasl_options()  # SCRAM over TLS, on each of the brokers
     topic = kafka_cluster.create_topic()
     produce(options, topic, [b"before"])
     first = kafka_cluster.leader(topic)

@@ -68,8 +68,8 @@ def run(arguments: argparse.Namespace) -> int:
         hint = f"; {place} has no _END, so it can go on" if arguments.out else ""
         print(f"rap produce: stopped{hint}", file=sys.stderr)
         return ExitCode.TERMINATED
-    except RuntimeError as error:  # kafka-python's errors and SourceError are among them
-        print(f"rap produce: {place}: {type(error).__name__}: {error}", file=sys.stderr)
+    except RuntimeError as error:  # NotConfirmed and SourceError among them
+        print(f"rap produce: {place}: {error}", file=sys.stderr)
         return _FAILED
     print(f"{total:,} rows in {place}")
     return ExitCode.DONE

@@ -10,6 +10,12 @@ from typing import Any
 
 import pyarrow as pa
 from kafka import KafkaProducer
+from kafka.errors import (
+    KafkaError,
+    MessageSizeTooLargeError,
+    TopicAuthorizationFailedError,
+    UnknownTopicOrPartitionError,
+)
 
 from rap_trainer.produce.bad_records import text_share
 from rap_trainer.produce.directory import DELIMITERS, as_text, tables
@@ -20,6 +26,11 @@ from rap_trainer.stream.kafka.settings import Login, MessageFormat
 
 MAX_UNCONFIRMED = 200  # messages on their way: enough to keep brokers busy, few to lose sight of
 MAX_MESSAGE_BYTES = 32 << 20  # the broker's own limit is what counts
+BOOTSTRAP_S = 30.0  # for a broker to answer
+
+
+class NotConfirmed(RuntimeError):
+    """Brokers did not take every message; says why and what to do."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,14 +61,17 @@ def write_topic(
     """Sends the events; returns their number once brokers have confirmed all of them.
 
     A message leaves when the last of its events has happened. `written` is called with the confirmed total. Raises
-    ValueError where options do not go together, and KafkaError where a message is not taken.
+    ValueError where options do not go together, NotConfirmed where a message is not taken, and SourceError.
     """
     if topic.format in DELIMITERS:
         if options.mean_length is not None:
             raise ValueError(f"{topic.format} holds no lists: use arrow or json, or leave out mean length")
         options = replace(options, hex_categories=True)
     require_fast_checksums()
-    producer = KafkaProducer(**_client_options(topic))
+    try:
+        producer = KafkaProducer(**_client_options(topic))
+    except KafkaError as error:
+        raise NotConfirmed(_reason(error, confirmed=0)) from error
     stream = events(text_share(options) if topic.format in DELIMITERS else options, now_s=now_s)
     unconfirmed: list[tuple[Any, int]] = []
     begin_s, total, confirmed = now_s(), 0, 0
@@ -74,6 +88,8 @@ def write_topic(
                 confirmed += _confirmed(unconfirmed)
                 written(confirmed)
         return confirmed + _confirmed(unconfirmed)
+    except KafkaError as error:
+        raise NotConfirmed(_reason(error, confirmed=confirmed)) from error
     finally:
         producer.close(timeout=10)
 
@@ -87,9 +103,21 @@ def _confirmed(unconfirmed: list[tuple[Any, int]]) -> int:
     return rows
 
 
+def _reason(error: KafkaError, *, confirmed: int) -> str:
+    match error:
+        case MessageSizeTooLargeError():
+            hint = "put fewer rows into a message (--rows-per-message), or raise the topic's max.message.bytes"
+        case UnknownTopicOrPartitionError() | TopicAuthorizationFailedError():
+            hint = "create the topic, and let this user write it"
+        case _:
+            hint = "see whether brokers run at --kafka and take the log-in of --secrets and --mechanism"
+    return f"{type(error).__name__}: {error}; {confirmed:,} rows were confirmed before; hint: {hint}"
+
+
 def _client_options(topic: Topic) -> dict[str, Any]:
     return {
         **client_options(topic.bootstrap_servers, topic.login),
+        "bootstrap_timeout_ms": int(1000 * BOOTSTRAP_S),
         "enable_idempotence": True,
         "allow_auto_create_topics": False,
         "max_request_size": MAX_MESSAGE_BYTES,
