@@ -22,7 +22,7 @@ import numpy.typing as npt
 import torch
 
 from rap_trainer.batch import Block, Column, RawBatch
-from rap_trainer.captured.copy_rows import each_copy, row_copies
+from rap_trainer.captured.copy_rows import Copier
 from rap_trainer.captured.raw_layout import HEADER_BYTES, RawLayout, Run
 
 Array = npt.NDArray[Any]
@@ -31,6 +31,10 @@ PACKERS = 4
 """Threads that copy at once what is large."""
 SHARED_BYTES = 4 << 20
 """Jagged columns of fewer bytes are copied by the caller alone: waking threads takes about 0.1 ms (H200 host)."""
+
+
+STAGED_BYTES = 64 << 10
+"""What CUDA takes from any memory before a call returns, in a buffer of its own."""
 
 
 class Overflow(ValueError):
@@ -131,7 +135,7 @@ class RawBuffer:
         """How the batch's own memory, pinned, brings all that differs from what this buffer holds; None: it must be packed.
 
         A source keeps all columns apart from blocks in one kind of memory, so one is looked at (1.5 us each). What lies elsewhere is
-        copied right all the same, and later. Raises Overflow.
+        copied right all the same, and more slowly. Raises Overflow.
         """
         rows = raw.num_rows
         if rows > self.layout.batch_size:
@@ -157,23 +161,22 @@ class RawBuffer:
                 copies.nulls.add(name)
         if self.layout.needs_row_ids:
             copies.add(start + starts["", "row_ids"][0], raw.row_ids_B)
-        return copies if all(block.data_CB.is_pinned() for block in raw.blocks) else None
+        return copies if all(_is_near(block.data_CB) for block in raw.blocks) else None
 
-    def receive_as_it_is(self, host: RawBuffer, raw: RawBatch, copies: Copies) -> None:
-        """Copies a batch, on the current stream; its memory must stay until that is done. `host` lends its header."""
+    def receive_as_it_is(self, host: RawBuffer, raw: RawBatch, copies: Copies, copier: Copier) -> None:
+        """Copies a batch; its memory must stay until that is done. `host` lends its header."""
         host._set_header(raw)
-        self.header.copy_(host.header, non_blocking=True)
-        route, start, on_device = copies.route, self.bytes.data_ptr(), self.bytes.is_cuda
-        copy = row_copies(on_device=on_device)
-        for move in route.moves:
+        start = self.bytes.data_ptr()
+        copier.one(start, host.bytes.data_ptr(), HEADER_BYTES)
+        for move in copies.route.moves:
             data_CB, first, last = raw.blocks[move.block].data_CB, move.rows.start, move.rows.stop
             pitch = data_CB.stride(0) * move.itemsize
             size = raw.num_rows * move.itemsize
-            copy(start + move.start, move.pitch, data_CB.data_ptr() + first * pitch, pitch, size, last - first)
-        if copies.targets:
-            each_copy(on_device=on_device)(copies.targets, copies.sources, copies.sizes)
+            copier.rows(start + move.start, move.pitch, data_CB.data_ptr() + first * pitch, pitch, size, last - first)
+        for target, source, size in zip(copies.targets, copies.sources, copies.sizes, strict=True):
+            copier.one(target, source, size)
         self._with_nulls |= copies.nulls
-        if not route.rows_of_one:
+        if not copies.route.rows_of_one:
             self.rows_of_one = None
 
     def _set_header(self, raw: RawBatch) -> None:
@@ -312,6 +315,11 @@ def _tensor(column: Column, field: str) -> torch.Tensor | None:
     if field == "values":
         return column.values_N
     return column.nulls_N if field == "nulls" else column.lengths_B
+
+
+def _is_near(data_CB: torch.Tensor) -> bool:
+    """Whether a copy of it to the device needs no copy before: it is pinned, or small."""
+    return data_CB.nbytes <= STAGED_BYTES or data_CB.is_pinned()
 
 
 def _adjacent(places: Sequence[tuple[Run, int] | None]) -> list[tuple[Run, int, int, int]]:

@@ -171,8 +171,9 @@ class CapturedRuntime:
         if reason is not None:
             raise PlanRefused(reason)
         with self.beside.lock:
-            preprocessor = self.size.preprocessor.planned(plan)
-            self.beside.prepare(plan, schedule_of(plan), lambda: self._captured_beside(plan, preprocessor))
+            size = self.size
+            preprocessor = size.preprocessor.planned(plan)
+            self.beside.prepare(plan, schedule_of(plan), lambda: self._captured_beside(plan, preprocessor, size))
 
     def switch_plan(self) -> None:
         """Runs the plan that was prepared last, from the next step on. Talks to no other rank.
@@ -190,14 +191,14 @@ class CapturedRuntime:
             self._plan, size.preprocessor = prepared.plan, size.preprocessor.planned(prepared.plan)
         self.switch(prepared.schedule)
 
-    def _captured_beside(self, plan: Plan, preprocessor: FusedPreprocessor) -> Graphs | None:
+    def _captured_beside(self, plan: Plan, preprocessor: FusedPreprocessor, size: Size) -> Graphs | None:
         """None: they are those in force, or cannot be made now: no memory, or NCCL, which two threads must not call at once."""
         schedule, (free, _) = schedule_of(plan), torch.cuda.mem_get_info(self._world.device)
         if schedule == self.schedule or free < self.builder.graph_bytes or self.assembly.exchange.uses_nccl:
             return None
-        step = self.builder.step(schedule, preprocessor, self.size.lists)
-        steps = self.builder.graphs_beside(step, self.size.slots)
-        return Graphs(step=step, steps=steps, size_number=self.size.number)
+        step = self.builder.step(schedule, preprocessor, size.lists)
+        steps = self.builder.graphs_beside(step, size.slots)
+        return Graphs(step=step, steps=steps, size_number=size.number)
 
     def _only_size(self) -> Size:
         """The size in force; the others were captured with another plan and are made again when they are needed."""

@@ -15,6 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import torch
 
 from rap_trainer.batch import RawBatch
+from rap_trainer.captured.copy_rows import Copier
 from rap_trainer.captured.preprocess import FusedPreprocessor
 from rap_trainer.captured.raw import PACKERS, Overflow, RawBuffer
 from rap_trainer.captured.raw_layout import RawLayout
@@ -34,6 +35,7 @@ class Uploads:
             1, thread_name_prefix="rap-upload", initializer=torch.cuda.set_device, initargs=(device,)
         )
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        self._copier = Copier(self._stream)
         self._begun = 0
         self._under_way: list[Future[float] | None] = [None, None]
         self._copied = [torch.cuda.Event() for _ in range(NUM_PINNED)]  # type: ignore[no-untyped-call]  # torch leaves it untyped
@@ -85,13 +87,13 @@ class Uploads:
         began = time.perf_counter()
         to.consumed[slot].synchronize()
         waited_s = time.perf_counter() - began
-        with torch.cuda.stream(self._stream):
-            if copies is None:
+        if copies is None:
+            with torch.cuda.stream(self._stream):
                 target.receive(host)
-            else:
-                target.receive_as_it_is(host, raw, copies)
-            to.arrived[slot].record()
-            self._copied[number].record()
+        else:
+            target.receive_as_it_is(host, raw, copies, self._copier)
+        to.arrived[slot].record(self._stream)
+        self._copied[number].record(self._stream)
         self._batches[number] = raw
         return waited_s
 
