@@ -62,7 +62,8 @@ class Controller:
         ]
         self._api = api
         self._replanner: Replanner | None = None
-        self._is_standby = False
+        self.is_standby = False
+        """It watches and does nothing: another leads."""
         self._threads: list[threading.Thread] = []
 
     def replan_with(self, replanner: Replanner) -> None:
@@ -73,13 +74,13 @@ class Controller:
 
     def watch(self) -> None:
         """Starts the watches: the cache is kept up to date and nothing is done, so that whoever comes to lead can begin."""
-        self._is_standby = True
+        self.is_standby = True
         for reflector in self.reflectors:
             self._spawn(reflector.run, f"watch-{reflector.resource.plural}")
 
     def work(self, *, workers: int = 4) -> None:
         """Starts the workers: the first at once, the others when every watch has its list."""
-        self._is_standby = False
+        self.is_standby = False
         for known in self.cache.rapjobs():
             self._changed((known.meta.namespace, known.meta.name))
         for number in range(workers):
@@ -182,7 +183,7 @@ class Controller:
 
     def _changed(self, key: Key) -> None:
         """The pass that judges a new job, or a spec that a user has changed, goes before the pods of a thousand others."""
-        if self._is_standby:
+        if self.is_standby:
             return
         view = self.cache.rapjob(key)
         self.queue.add(key, goes_first=view is not None and is_unjudged(view.item))

@@ -89,6 +89,8 @@ def _world(controller: Controller) -> Iterator[str]:
         key = (reflector.resource.plural,)
         idle[key] = max(idle.get(key, 0.0), reflector.idle_s())
     yield from _text(metrics.WATCH_IDLE_SECONDS, idle)
+    if controller.is_standby:
+        return  # the leader says it: one that adds up over replicas would count jobs twice
     phases: Tally[str] = Tally()
     conditions: dict[tuple[str, ...], float] = {}
     for view in controller.cache.rapjobs():

@@ -7,6 +7,7 @@ from operator_world.fake_cluster import FakeCluster
 from operator_world.world import KEY, NAME, NAMESPACE, World
 from rap_operator.api import Api, ApiError, ApiUnavailable
 from rap_operator.controller import Controller
+from rap_operator.exposition import Exposition
 from rap_operator.resources import PODS, RAPJOBS, Resource
 from rap_operator.watch import Timing
 
@@ -78,7 +79,10 @@ def test_a_replica_that_waits_to_lead_keeps_its_cache_and_works_on_all_of_it_whe
     controller.watch()
     job = World().cluster.create(RAPJOBS, NAMESPACE, {"metadata": {"name": NAME}, "spec": {}})
     controller.cache.put(RAPJOBS, job)
+    page = Exposition(controller, version="1").page
     assert controller.queue.depth == 0
+    assert b"rap_operator_jobs{" not in page()  # the leader counts them
     controller.work(workers=0)
     assert controller.queue.depth == 1
+    assert b'rap_operator_jobs{phase="Pending"} 1.0' in page()
     controller.stop()
