@@ -26,7 +26,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from drift_account import Chunk, steps_made, summary  # type: ignore[import-not-found]  # beside this file
-from drift_operator import POLICY, Operator, inline_seconds  # type: ignore[import-not-found]  # beside this file
+from drift_operator import POLICY, Operator  # type: ignore[import-not-found]  # beside this file
 from drift_table import table  # type: ignore[import-not-found]  # beside this file
 from planning_bench import emit, lap, subject_of  # type: ignore[import-not-found]  # beside this file
 from rap_contract.plan import Plan
@@ -314,15 +314,6 @@ def drift(options: argparse.Namespace, world: World) -> None:
     owners = {tables[name]: rank for rank, names in enumerate(owned) for name in names}
     workload = Workload(default=GroupWorkload(mean_list_length=lengths[0]))
     task = task_for(subject.job, profile, workload=workload, owners=owners)
-    found = own_work(runtime, world)
-    profile = with_own_work(profile, found, predicted_s=inline_seconds(profile, task))
-    if world.rank == 0:
-        emit(
-            case="own work",
-            length=lengths[0],
-            steps_ms={name or "none": round(1e3 * s, 3) for name, s in found.items()},
-        )
-    lap("own work", world)
     plan = plan_of(Planner(enumerator=Enumerator.of(profile)).search(task, profile), profile)
     if world.rank == 0:
         predicted = {"predicted_s": plan.prediction.step_seconds, "inline_s": plan.prediction.inline_seconds}

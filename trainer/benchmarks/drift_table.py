@@ -29,18 +29,17 @@ class Timed:
     """A schedule's own graphs, kept while others are timed."""
 
     def __init__(self, runtime: CapturedRuntime, schedule: Schedule, plan: Plan | None) -> None:
+        size = runtime.size
+        preprocessor = size.preprocessor if plan is None else size.preprocessor.planned(plan)
         self._runtime, self._schedule = runtime, schedule
-        preprocessor = runtime.preprocessor if plan is None else runtime.preprocessor.planned(plan)
-        self._step = runtime.builder.step(schedule, preprocessor, runtime.size.lists)
-        with runtime.beside.lock:
-            self._graphs = runtime.beside.run(
-                lambda: runtime.builder.captured(self._step, runtime.size.slots, warm=True)
-            )
+        self._step = runtime.builder.step(schedule, preprocessor, size.lists)
+        with runtime.beside.alone():
+            self._graphs = runtime.builder.graphs(self._step, size.slots, warm=True)
 
     def use(self) -> None:
         """Trains by them from the next step on."""
-        runtime = self._runtime
-        runtime.size.graphs, runtime.size.step, runtime._schedule = self._graphs, self._step, self._schedule
+        size = self._runtime.size
+        size.graphs, size.step, self._runtime._schedule = self._graphs, self._step, self._schedule
 
 
 def table(bench: Bench, plans: dict[str, Plan], *, number: int) -> dict[tuple[str, float, bool], float]:

@@ -31,7 +31,7 @@ def measured_again(
 
     `grids`: those tried; each costs a second or two in which the job waits. Raises MemoryError, on all ranks if on one.
     """
-    _need_room(world)
+    need_room(world, ROOM_BYTES)
     lengths = sorted({each.solo_seconds for each in _probes(profile.windows)})
     chosen = (lengths[len(lengths) // 3], lengths[2 * len(lengths) // 3]) if len(lengths) > 2 else (2e-5, 1e-4)
     with nothing_changed(assembly):
@@ -43,12 +43,13 @@ def measured_again(
     return again.model_copy(update={"step_seconds": found.step_seconds, "windows": windows})
 
 
-def _need_room(world: World) -> None:
+def need_room(world: World, num_bytes: int) -> None:
+    """Raises MemoryError on all ranks if one has less memory free. Collective."""
     free = torch.tensor([torch.cuda.mem_get_info(world.device)[0]])
     if world.size > 1:
         dist.all_reduce(free, dist.ReduceOp.MIN, group=world.control_group)
-    if int(free) < ROOM_BYTES:
-        raise MemoryError(f"{int(free) >> 20} MiB are free on some rank, probes need {ROOM_BYTES >> 20}")
+    if int(free) < num_bytes:
+        raise MemoryError(f"{int(free) >> 20} MiB are free on some rank, probes need {num_bytes >> 20}")
 
 
 def _probes(windows: tuple[WindowProfile, ...]) -> list[Response]:

@@ -19,7 +19,7 @@ from rap_trainer.captured.capture import CapturedSteps
 from rap_trainer.captured.runtime import CapturedRuntime
 from rap_trainer.captured.schedule import Schedule, Window
 from rap_trainer.captured.step import NoPreprocessing, Preprocessor, TrainStep
-from rap_trainer.profiling.captured_again import nothing_changed
+from rap_trainer.profiling.captured_again import need_room, nothing_changed
 from rap_trainer.world import World
 
 NOTHING = ""
@@ -30,8 +30,12 @@ LEAST_S = 1e-6
 
 
 def own_work(runtime: CapturedRuntime, world: World) -> dict[str, float]:
-    """Seconds of a step without preprocessing (NOTHING), with it inline, and in each of PLACES; of the slowest rank. Collective."""
+    """Seconds of a step without preprocessing (NOTHING), with it inline, and in each of PLACES; of the slowest rank.
+
+    Collective. Raises MemoryError, on all ranks if on one.
+    """
     parts, work, kernels = runtime.assembled, runtime.preprocessor, runtime.num_kernels
+    need_room(world, (len(PLACES) + 2) * runtime.builder.graph_bytes)
 
     def captured(work: Preprocessor, schedule: Schedule) -> CapturedSteps:
         step = TrainStep(
@@ -59,6 +63,7 @@ def own_work(runtime: CapturedRuntime, world: World) -> dict[str, float]:
                 times[name].append(_timed(steps, world))
         for steps in cases.values():
             runtime.beside.close_behind(steps)
+        runtime.beside.run(torch.cuda.empty_cache)
     medians = torch.tensor([statistics.median(each) for each in times.values()], dtype=torch.float64)
     if world.size > 1:
         dist.all_reduce(medians, op=dist.ReduceOp.MAX, group=world.control_group)
