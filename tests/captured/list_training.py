@@ -67,7 +67,7 @@ class Feed:
         slot.targets.num_rows.fill_(B)
         slot.lists.ids_N.fill_(10**6)  # whatever lies behind a block's ids is no id
         row = 0
-        for at, names in zip(self.layout.starts, self.layout.owned, strict=True):
+        for at, names in zip(self.layout.starts, self.layout.features, strict=True):
             for name in names:
                 f = self.names.index(name)
                 ids = self.ids[i][rank][f]

@@ -27,10 +27,13 @@ from rap_trainer.world import World, join_world
 
 ROWS, NUM_BATCHES = 256, 5
 SHARDINGS = ("columnWise", "tableWise", "dataParallel", "columnWise", "tableWise", "dataParallel", "tableWise")
+TABLES = {"sgd": {"lr": 0.05}, "adagrad": {"lr": 0.02, "eps": EPS}, "rowwiseAdagrad": {"lr": 0.02, "eps": EPS}}
 DENSE = {"adagrad": {"adagrad": {"lr": 0.01, "eps": EPS}}, "adam": {"adam": {"lr": 0.001}}}
 
 
-def job(kind: str, dense: str = "adagrad", factory: bool = False) -> tuple[dict[str, Any], RAPJobSpec, FeatureGraph]:
+def job(
+    kind: str, dense: str = "adagrad", *, factory: bool = False, embedding: str = "rowwiseAdagrad"
+) -> tuple[dict[str, Any], RAPJobSpec, FeatureGraph]:
     """Plan 0 with tables of every sharding in turn. `kind`: single ids, lists, or lists with weights."""
     document = plan_job(0, max_rows=500, batch_size=ROWS, dim=64)
     spec = document["spec"]
@@ -48,7 +51,7 @@ def job(kind: str, dense: str = "adagrad", factory: bool = False) -> tuple[dict[
         document["metadata"]["annotations"][MEAN_LENGTH] = "3"
     if factory:
         spec["model"] = {"factory": "captured.wide_model:build"}
-    spec["optimizer"] = {"dense": DENSE[dense], "embedding": {"rowwiseAdagrad": {"lr": 0.02, "eps": EPS}}}
+    spec["optimizer"] = {"dense": DENSE[dense], "embedding": {embedding: TABLES[embedding]}}
     parsed = RAPJob.model_validate(document).spec
     graph, problems = compile_features(parsed)
     assert graph is not None, problems
@@ -81,17 +84,26 @@ def eager(model: ShardedModel, graph: FeatureGraph, world: World) -> EagerRuntim
     return EagerRuntime(stages, device=world.device)
 
 
-def compare(world: World, kind: str, *, factory: bool = False, exchange: str = "auto") -> None:
-    document, spec, graph = job(kind, factory=factory)
-    raws = batches(document, world)
+def both(
+    world: World, made: tuple[dict[str, Any], RAPJobSpec, FeatureGraph], raws: list[RawBatch], *, exchange: str = "auto"
+) -> tuple[list[float], list[float], ShardedModel, ShardedModel, Form]:
+    """Losses of the captured and the eager runtime, and their models."""
+    _, spec, graph = made
     reference, mine = build(spec, graph, world), build(spec, graph, world)
     expected = losses(eager(reference, graph, world), raws)
     runtime = CapturedRuntime(mine, graph, world, batch_size=ROWS, precision="fp32", tuning=Tuning(exchange=exchange))
     got = losses(runtime, raws)
     runtime.synchronise_state()
-    assert (runtime._form is Form.LISTS) == (kind != "single")
+    form = runtime._form
     runtime.close()
+    return got, expected, mine, reference, form
+
+
+def compare(world: World, kind: str, *, factory: bool = False, exchange: str = "auto") -> None:
+    made = job(kind, factory=factory)
+    got, expected, mine, reference, form = both(world, made, batches(made[0], world), exchange=exchange)
     torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-6)
+    assert (form is Form.LISTS) == (kind != "single")
     equal_states(mine, reference)
 
 

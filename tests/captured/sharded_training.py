@@ -163,7 +163,13 @@ class Recipe:
     def __init__(self, model: ShardedModel, batches: Batches, *, window: Window, precision: str = "fp32") -> None:
         world, several = batches.world, batches.max_length > 1
         self.assembly: Assembly = assemble(
-            model, world, batch_size=BATCH, precision=precision, num_dense=batches.graph.dense_width, lists=several
+            model,
+            world,
+            batch_size=BATCH,
+            exchange="nccl",
+            precision=precision,
+            num_dense=batches.graph.dense_width,
+            lists=several,
         )
         self.slots, lists = self.assembly.slots, None
         if several:
@@ -222,7 +228,10 @@ def equal_states(mine: ShardedModel, theirs: ShardedModel) -> None:
     assert got.keys() == expected.keys()
     for name, tensor in expected.items():
         for a, b in zip(local_parts(got[name]), local_parts(tensor), strict=True):
-            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6, msg=lambda text, name=name: f"{name}: {text}")
+            try:
+                torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+            except AssertionError as error:
+                raise AssertionError(f"{name}: {error}") from None
 
 
 def give_state(source: ShardedModel, target: ShardedModel) -> None:

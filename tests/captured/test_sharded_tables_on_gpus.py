@@ -8,10 +8,16 @@ from collections.abc import Iterator
 import pytest
 import torch
 import torch.distributed as dist
-from captured.sharded_runtime import ROWS, batches, build, compare, eager, job, losses, on_rank
+from captured.sharded_runtime import ROWS, batches, both, compare, eager, job, losses, on_rank
+from captured.sharded_training import build
+from rap_contract.training import Evaluation as EvaluationSpec
 from rap_trainer.captured.runtime import CapturedRuntime
+from rap_trainer.evaluation.evaluator import Evaluator
+from rap_trainer.model import shard
+from rap_trainer.step.choice import choose_runtime
 from rap_trainer.world import World, join_world
 from torch.multiprocessing.spawn import spawn
+from torchrec.distributed.types import ShardingType
 
 pytestmark = [
     pytest.mark.gpu,
@@ -32,6 +38,16 @@ def test_tables_of_every_sharding_train_as_in_the_eager_runtime(world: World, ki
     compare(world, kind)
 
 
+@pytest.mark.parametrize("embedding", ["sgd", "adagrad", "rowwiseAdagrad"])
+def test_a_hundred_losses_equal_the_eager_ones_with_every_table_optimizer_that_is_captured(
+    world: World, embedding: str
+) -> None:
+    made = job("single", embedding=embedding)
+    got, expected, *_ = both(world, made, batches(made[0], world) * 20)
+    torch.testing.assert_close(got[:10], expected[:10], rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(got, expected, rtol=1e-2, atol=1e-4)  # sums in other orders grow step by step
+
+
 def test_a_model_of_a_factory_takes_them_too(world: World) -> None:
     compare(world, "single", factory=True)
 
@@ -49,6 +65,19 @@ def test_their_state_goes_from_runtime_to_runtime_both_ways(world: World, kind: 
     middle.close()
     found += losses(eager(model, graph, world), raws)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_rows_split_over_ranks_run_in_the_eager_runtime_and_the_log_says_why(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(shard.KINDS, "columnWise", ShardingType.ROW_WISE)
+    document, spec, graph = job("single")
+    model = build(spec, graph, world)
+    with caplog.at_level("INFO"):
+        runtime, name = choose_runtime(spec, graph, model, Evaluator(EvaluationSpec(), world.device), world)
+    assert name == "eager"
+    assert "eager runtime: sharding column_wise, data_parallel, row_wise has no captured form" in caplog.text
+    assert all(loss > 0 for loss in losses(runtime, batches(document, world, 2)))
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")

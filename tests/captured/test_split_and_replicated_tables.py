@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.distributed as dist
 from captured.sharded_training import Batches, Recipe, both, build, eager_losses, sharded_job, train_on_rank
-from rap_contract.graph import FeatureGraph
+from fbgemm_gpu.split_table_batched_embeddings_ops_training import DenseTableBatchedEmbeddingBagsCodegen, PoolingMode
+from rap_contract.graph import compile_features
 from rap_contract.job import RAPJob
 from rap_contract.problem import InvalidDocument
 from rap_trainer.captured.assemble import refusals
 from rap_trainer.captured.blocks import Blocks, Origin, Part
 from rap_trainer.captured.columns import SplitColumns
+from rap_trainer.captured.input_dist import ownership_of
 from rap_trainer.captured.jagged_inputs import JaggedInputs, Received, gather_lists_kernel
 from rap_trainer.captured.list_exchange import Lists
 from rap_trainer.captured.schedule import Window
 from rap_trainer.captured.traced_part import TracedPart
-from rap_trainer.model import shard
+from rap_trainer.model.replicated_lookup import Lookup
 from rap_trainer.world import World, join_world
 from torch.multiprocessing.spawn import spawn
-from torchrec.distributed.planner.types import ParameterConstraints
-from torchrec.distributed.types import ShardingType
 
 pytestmark = pytest.mark.filterwarnings("ignore:Please use DTensor:FutureWarning")
 
@@ -133,25 +133,10 @@ def test_copies_of_every_table_leave_nothing_to_capture(world: World) -> None:
     )
 
 
-def test_rows_split_over_ranks_run_in_the_eager_runtime_and_the_reason_is_said(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(shard.KINDS, "dataParallel", ShardingType.ROW_WISE)
-    _, spec, graph = sharded_job(("tableWise", "dataParallel"))
-    monkeypatch.setattr(shard, "_constraints", rows_split(shard._constraints))
-    assert refusals(build(spec, graph, world)) == ("sharding row_wise, table_wise has no captured form",)
-
-
-def rows_split(constraints: Callable[..., dict[str, ParameterConstraints]]) -> Callable[..., Any]:
-    """A row-wise table is updated in its backward pass, unlike a copied one."""
-
-    def changed(graph: FeatureGraph, *, fused: bool) -> dict[str, ParameterConstraints]:
-        found = constraints(graph, fused=fused)
-        for constraint in found.values():
-            constraint.compute_kernels = ["fused"]
-        return found
-
-    return changed
+def test_rows_split_over_ranks_have_no_captured_form() -> None:
+    sharded = SimpleNamespace(_embedding_shardings=[object()], _sharding_types=["row_wise"])
+    with pytest.raises(ValueError, match="sharding row_wise has no captured form"):
+        ownership_of(sharded)
 
 
 @pytest.mark.parametrize("sharding", ["columnWise", "dataParallel"])
@@ -161,6 +146,41 @@ def test_tables_without_a_cpu_kernel_of_their_update_stay_whole(world: World, sh
     )
     with pytest.raises(InvalidDocument, match=f"a {sharding} table needs an update that FBGEMM has a CPU kernel of"):
         build(spec, graph, world)
+
+
+def test_copied_tables_are_of_one_dim(world: World) -> None:
+    document, _, _ = sharded_job(model={"factory": "captured.wide_model:build"})
+    document["spec"]["features"][3]["table"]["dim"] = 8
+    spec = RAPJob.model_validate(document).spec
+    graph, _ = compile_features(spec)
+    assert graph is not None
+    with pytest.raises(InvalidDocument, match="dataParallel tables have dims 8 and 16"):
+        build(spec, graph, world)
+
+
+def test_means_of_weighted_lists_have_their_true_gradient() -> None:
+    torch.manual_seed(0)
+    specs = [(5, 4), (7, 4)]
+    kernel = DenseTableBatchedEmbeddingBagsCodegen(
+        specs, feature_table_map=[0, 1, 1], pooling_mode=PoolingMode.MEAN, use_cpu=True
+    )
+    lookup = Lookup(module=kernel, dim=4, first_rows_T=kernel.hash_size_cumsum[:-1])
+    lengths_TB = torch.tensor([[2, 0, 1], [3, 1, 0], [0, 0, 2]])
+    offsets = torch.cat([torch.zeros(1, dtype=torch.int64), lengths_TB.flatten().cumsum(0)])
+    ids, weights = torch.tensor([4, 0, 4, 6, 6, 1, 0, 5, 6]), torch.rand(9)
+    pooled = lookup(ids, offsets, weights)
+    gradient = torch.rand_like(pooled)
+    (got,) = torch.autograd.grad(pooled, [kernel.weights], gradient)
+    tables = [kernel.weights[:20].view(5, 4), *[kernel.weights[20:].view(7, 4)] * 2]
+    bags = [
+        (tables[t][ids[a:b]] * weights[a:b, None]).sum(0) / max(b - a, 1)
+        for t, b0 in enumerate(range(0, 9, 3))
+        for a, b in zip(offsets[b0 : b0 + 3].tolist(), offsets[b0 + 1 : b0 + 4].tolist(), strict=True)
+    ]
+    expected = torch.stack(bags).view(3, 3, 4).transpose(0, 1).reshape(3, 12)
+    torch.testing.assert_close(pooled, expected)
+    torch.testing.assert_close(got, torch.autograd.grad(expected, [kernel.weights], gradient)[0])
+    assert lookup(ids[:0], offsets[:1]).shape == (0, 12)
 
 
 def test_a_copied_table_is_of_the_dense_optimizers_type() -> None:

@@ -1,6 +1,6 @@
 """Tables of which every rank has a copy, in the captured step: looked up for the own rows, nothing of them is exchanged.
 
-TorchRec's lookup; weights and their dense gradient lie behind the dense parameters' in the flat buffers, so the same all-reduce and
+The lookup of the eager runtime (`model/replicated_lookup.py`); weights and their dense gradient lie behind the dense parameters' in the flat buffers, so the same all-reduce and
 the same optimizer take them, as DistributedDataParallel and the dense optimizer do in the eager runtime. Not here: either of these.
 
 B rows, R rows of the lookup (B and spare ones), T features, E features beside the exchange, D dim.
@@ -29,7 +29,7 @@ class ReplicatedTables:
         self._lookup, self._blocks = wrapped.module, blocks
         parts = list(self._lookup._emb_modules)
         self.kernels: list[Any] = [part.emb_module for part in parts]
-        """FBGEMM's modules, one for each kind of table."""
+        """What holds the weights, one for each kind of table."""
         self._tables = [
             [sharded.embedding_bags[table.name].weight for table in part._config.embedding_tables] for part in parts
         ]

@@ -145,7 +145,6 @@ class TrainStep:
         with self.lanes.bottom.on():
             dense.backward_bottom()
             if dense.tables is not None:
-                _share_rest(current.replicated)
                 dense.tables.backward(exchange.peer_grads)
         if self._split is not None:
             self._split.spread(self._own(grads), exchange.peer_grads)
@@ -259,6 +258,7 @@ class TrainStep:
         for inputs in (slot.inputs, slot.replicated):
             if isinstance(inputs, JaggedInputs):
                 inputs.fill()
+        _share_rest(slot.replicated)  # PyTorch's lookup keeps the bag of every id
 
     def _receive_beside(self, window: Window, following: Slot) -> None:
         """The same beside the tables' update, if the lists arrived with the window's exchange."""

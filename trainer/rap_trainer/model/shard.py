@@ -18,6 +18,7 @@ from rap_contract.job import RAPJobSpec
 from rap_contract.problem import InvalidDocument, Problem
 from rap_contract.training import EmbeddingOptimizer
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 from torchrec import EmbeddingBagCollection
 from torchrec.distributed import DistributedModelParallel
 from torchrec.distributed.embedding_types import EmbeddingComputeKernel
@@ -31,6 +32,7 @@ from torchrec.optim.optimizers import in_backward_optimizer_filter
 
 from rap_trainer.model.initialise import initialise_table
 from rap_trainer.model.optimizers import dense_optimizer, fused_optimizer, has_fused_kernel
+from rap_trainer.model.replicated_lookup import look_up_copies
 from rap_trainer.model.row_optimizers import RowOptimizer
 from rap_trainer.world import World
 
@@ -92,8 +94,7 @@ def shard_model(model: nn.Module, spec: RAPJobSpec, world: World) -> ShardedMode
     graph, problems = compile_features(spec)
     if graph is None:
         raise InvalidDocument(problems)
-    if not fused:
-        _refuse_sharding(graph)
+    _check_sharding(graph, fused=fused)
     if fused:
         optimizer, parameters = fused_optimizer(spec.optimizer.embedding)
         for collection in collections:
@@ -108,6 +109,11 @@ def shard_model(model: nn.Module, spec: RAPJobSpec, world: World) -> ShardedMode
         plan=plan,
         sharders=sharders,
     )
+    for sharded in module.modules():
+        if isinstance(sharded, ShardedEmbeddingBagCollection):
+            for lookup in sharded._lookups:
+                if isinstance(lookup, DistributedDataParallel):
+                    look_up_copies(lookup)
     initialise_tables(module, seed=spec.trainer.seed)
     return ShardedModel(
         module=module,
@@ -187,15 +193,23 @@ def _constraints(graph: FeatureGraph, *, fused: bool) -> dict[str, ParameterCons
     return found
 
 
-def _refuse_sharding(graph: FeatureGraph) -> None:
-    """Tables whose update FBGEMM has no kernel of here are whole. Raises InvalidDocument."""
+def _check_sharding(graph: FeatureGraph, *, fused: bool) -> None:
+    """Raises InvalidDocument for what cannot be trained here."""
+    copied_dim: int | None = None
     for feature in graph.sparse:
-        if feature.table is not None and feature.table.sharding != "tableWise":
-            message = f"a {feature.table.sharding} table needs an update that FBGEMM has a CPU kernel of"
-            hint = (
-                "train on GPUs, use tableWise, or an embedding optimizer of sgd, adagrad, rowwiseAdagrad without decay"
-            )
+        table = feature.table
+        if table is None or table.sharding == "tableWise":
+            continue
+        if not fused:
+            message = f"a {table.sharding} table needs an update that FBGEMM has a CPU kernel of"
+            hint = "train on GPUs, use tableWise, or an optimizer of sgd, adagrad, rowwiseAdagrad without decay"
             raise InvalidDocument([Problem(path=(*feature.path, "table", "sharding"), message=message, hint=hint)])
+        if table.sharding == "dataParallel":
+            copied_dim = table.dim if copied_dim is None else copied_dim
+            if table.dim != copied_dim:
+                message = f"dataParallel tables have dims {copied_dim} and {table.dim}: they are looked up as one"
+                hint = "give them one dim, or use tableWise for some"
+                raise InvalidDocument([Problem(path=(*feature.path, "table", "dim"), message=message, hint=hint)])
 
 
 def _dense(module: nn.Module, spec: RAPJobSpec, *, fused: bool) -> KeyedOptimizerWrapper | None:
