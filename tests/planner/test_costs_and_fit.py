@@ -17,7 +17,7 @@ from rap_contract.profile import KernelSample, Profile, TileWork
 from rap_planner.cost import Costs, Curve
 from rap_planner.enumerate import Enumerator
 from rap_planner.fit import fit, held_out, least_squares, non_negative, share_within
-from rap_planner.kernel_cost import predicted
+from rap_planner.kernel_cost import predicted, stretched
 from rap_planner.loads import Estimator
 from rap_planner.search import Planner
 from rap_planner.task import Item, Piece, Task
@@ -33,7 +33,7 @@ def sample(draw: random.Random, *, noise: float, launch: int = 0) -> KernelSampl
     if programs is None or programs >= tiles:
         body = num_bytes * 2.5e-13 + hashes * 1e-12 + fills * 2e-13
         slowest = num_bytes * 2.5e-13 + hashes * 2.5e-12 + fills * 2e-13
-        seconds = 3 * US + body * max(tiles, 264) + 0.5 * slowest * 264
+        seconds = 3 * US + body * tiles * stretched(264, tiles) + 0.5 * slowest * 264
     else:
         seconds = 2 * US + (num_bytes * 1e-10 + hashes * 4e-10 + fills * 1e-10) * math.ceil(tiles / programs)
     return KernelSample(
@@ -130,6 +130,23 @@ def test_a_launch_of_the_profiled_job_has_rates_of_its_own_and_other_jobs_those_
     assert second.launch_seconds == pytest.approx(3 * first.launch_seconds, rel=0.05)
     assert found.of(["lanes"]) == (found.stages["lanes"],)
     assert found.of(["compare"]) == (found.stages["lanes"],)
+
+
+def test_kernels_of_other_jobs_price_kinds_of_kernels_but_no_launch_of_the_profiled_job() -> None:
+    draw = random.Random(2)
+    mine = [sample(draw, noise=0.0) for _ in range(60)]
+    compared = [each.model_copy(update={"stage": "compare", "seconds": 3 * each.seconds}) for each in mine]
+    found = fit(mine, others=compared)
+    assert found.launches == fit(mine).launches
+    assert found.stages["lanes"] == fit(mine).stages["lanes"]
+    assert found.stages["compare"].launch_seconds == pytest.approx(3 * found.stages["lanes"].launch_seconds, rel=0.05)
+
+
+@given(st.floats(1, 1e4), st.floats(1, 1e4))
+def test_few_tiles_take_as_long_as_one_and_many_as_long_as_their_work(full: float, tiles: float) -> None:
+    bend = stretched(full, tiles)
+    assert max(1.0, full / tiles) <= bend <= 2 * max(1.0, full / tiles)
+    assert bend * tiles <= stretched(full, 2 * tiles) * 2 * tiles  # more tiles never take less
 
 
 def test_columns_that_say_the_same_are_not_divided_by_zero() -> None:

@@ -9,7 +9,8 @@ import pytest
 from planner.random_tasks import random_profile, random_task
 from rap_contract.plan import Plan
 from rap_contract.problem import InvalidDocument
-from rap_contract.profile import Profile
+from rap_contract.profile import Profile, WindowProfile
+from rap_contract.windows import OPTIMIZER
 from rap_planner.explain import plan_of
 from rap_planner.search import Planner
 
@@ -108,6 +109,12 @@ def test_a_profile_comes_back_from_its_json() -> None:
     profile = random_profile(1)
     assert Profile.from_json(profile.to_json()) == profile
     assert Profile.from_json(profile.to_json()).hash == profile.hash
+
+
+def test_a_profile_may_name_what_nothing_is_placed_in() -> None:
+    profile = random_profile(1)
+    named = profile.model_copy(update={"windows": (*profile.windows, WindowProfile(name=OPTIMIZER, seconds=1e-6))})
+    assert Profile.from_json(named.to_json()).window(OPTIMIZER).seconds == 1e-6
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from planner.random_tasks import random_profile
 from rap_contract.problem import InvalidDocument
 from rap_contract.profile import KINDS, Profile, Workload
-from rap_contract.windows import PLACES
+from rap_contract.windows import HOST_GAPS, OPTIMIZER, PLACES
 from rap_planner.cost import Costs
 from rap_planner.enumerate import Enumerator
 from rap_planner.explain import plan_of
@@ -37,7 +37,7 @@ def world() -> Iterator[World]:
 
 @pytest.fixture(scope="module")
 def profile(world: World, tmp_path_factory: pytest.TempPathFactory) -> Profile:
-    chosen = argparse.Namespace(seconds=1.0, mean_length=2.0, date="2026-11-29")
+    chosen = argparse.Namespace(seconds=1.0, mean_length=2.0, date="2026-11-29", kernels=[])
     return measure(small_job(tmp_path_factory.mktemp("job")), world, chosen)
 
 
@@ -54,6 +54,20 @@ def test_a_profile_has_every_window_with_probes_of_both_kinds(profile: Profile) 
     assert Profile.from_json(profile.to_json()) == profile
 
 
+def test_the_optimizer_is_a_window_of_its_own_and_where_the_host_is_the_device_it_leaves_no_gap(
+    profile: Profile,
+) -> None:
+    assert 0 < (profile.window(OPTIMIZER).seconds or 0.0) < profile.step_seconds
+    assert profile.window(HOST_GAPS).seconds is None
+    assert re.search(r"optimizer +\d+\.\d +beside emb_bwd; nothing is placed there", text_of(profile))
+
+
+def test_kernels_of_other_jobs_are_refused_where_the_step_is_eager(world: World, tmp_path: Path) -> None:
+    chosen = argparse.Namespace(seconds=1.0, mean_length=2.0, date="2026-11-29", kernels=[tmp_path / "other.yaml"])
+    with pytest.raises(InvalidDocument, match="kernels of other jobs are of captured steps"):
+        measure(small_job(tmp_path), world, chosen)
+
+
 def test_a_plan_of_the_profile_is_one_that_the_job_runs(profile: Profile, tmp_path: Path) -> None:
     job = small_job(tmp_path)
     result = Planner(enumerator=Enumerator(table_owner=False)).search(
@@ -65,8 +79,12 @@ def test_a_plan_of_the_profile_is_one_that_the_job_runs(profile: Profile, tmp_pa
     assert plan.prediction.step_seconds <= plan.prediction.inline_seconds
 
 
+def text_of(profile: Profile) -> str:
+    return "\n".join(summary(profile, "p.json", seconds=1.0))
+
+
 def test_the_summary_says_what_every_window_hides(profile: Profile) -> None:
-    text = "\n".join(summary(profile, "p.json", seconds=1.0))
+    text = text_of(profile)
     assert profile.hash in text
     for name in PLACES:
         assert name in text

@@ -15,7 +15,7 @@ from rap_contract.plan import FusedKernel, Plan
 from rap_contract.problem import InvalidDocument, Problem
 from rap_contract.profile import GroupWorkload, Profile, Workload
 from rap_planner.task import Piece, Task
-from rap_planner.work import Ranks, balanced_owners, node_lengths, task_of
+from rap_planner.work import Ranks, balanced_owners, task_of
 
 from rap_trainer.evaluation.workload import group_columns
 
@@ -75,7 +75,7 @@ def works_for(
     from rap_trainer.plan.launch_work import Sizes, works_of  # Triton, and only for planning
     from rap_trainer.plan.program_work import program_work
 
-    sizes = Sizes.of(graph, rows, node_lengths(graph, workload), nullable_columns(graph))
+    sizes = Sizes.of(graph, rows, workload, nullable_columns(graph))
     if not fused:
         return (program_work(graph, sizes, side_by_side=not on_gpu),)
     return works_of(fused_groups(graph, workload), sizes)

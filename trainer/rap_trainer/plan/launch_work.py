@@ -1,6 +1,6 @@
 """What each launch of the fused program does for each feature: rows, elements, bytes, element functions. Pure.
 
-List lengths come from the graph's nodes (`rap_planner.work.node_lengths`). Besides the element functions of
+List lengths come from the graph's nodes (`rap_planner.work.node_lengths`), null shares from the workload. Besides the element functions of
 the chains, `ops` counts what the kernels do around them, under names with a colon: `:lane` (a row of a lane), `:first` (a lane
 finds the first element of a list), `:element`, `:find` and `:row` (an element of a stage; the search for its row; a row that ends among them),
 `:select` and `:draw` (an element of a selection; its hash), `:pair` (of a comparison), `:chunk` (rows a scan takes at a time),
@@ -10,13 +10,14 @@ finds the first element of a list), `:element`, `:find` and `:row` (an element o
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rap_contract.graph import FeatureGraph
-from rap_contract.profile import KernelSample, TileWork
+from rap_contract.profile import KernelSample, TileWork, Workload
 from rap_contract.profile import Stage as StageName
 from rap_planner.lengths import Lengths, at_most, crossed, grams, mean
+from rap_planner.work import node_lengths
 
 from rap_trainer.fusion.groups import Groups, Launch
 from rap_trainer.fusion.slot import Slot
@@ -91,15 +92,19 @@ class Sizes:
     """By node of the graph."""
     column_lengths: dict[str, Lengths]
     nullable: frozenset[str]
-    scratch: dict[int, float] = field(default_factory=dict)
+    null_ratios: Mapping[str, float] = field(default_factory=dict)
+    """By column."""
 
     @classmethod
-    def of(cls, graph: FeatureGraph, rows: int, node_lengths: Sequence[Lengths], nullable: frozenset[str]) -> Sizes:
-        columns = {node.column: node_lengths[node.index] for node in graph.nodes if node.column is not None}
+    def of(cls, graph: FeatureGraph, rows: int, workload: Workload, nullable: frozenset[str]) -> Sizes:
+        """Of a graph whose columns are like this."""
+        lengths = node_lengths(graph, workload)
+        columns = {node.column: lengths[node.index] for node in graph.nodes if node.column is not None}
         for node in graph.nodes:
             if node.weights is not None and node.column is not None:
-                columns[node.weights] = node_lengths[node.index]
-        return cls(rows=rows, node_lengths=node_lengths, column_lengths=columns, nullable=nullable)
+                columns[node.weights] = lengths[node.index]
+        nulls = {name: workload.of(name).null_ratio for name in columns}
+        return cls(rows=rows, node_lengths=lengths, column_lengths=columns, nullable=nullable, null_ratios=nulls)
 
     def mean(self, node: int) -> float:
         """Elements a row of a node."""
@@ -194,6 +199,9 @@ def _kept(operand: Operand, sizes: Sizes) -> Lengths:
     lengths, selection = sizes.lengths(operand.slot), operand.selection
     if selection is None:
         return lengths
+    if selection.mode == "skip":
+        left = 1.0 - sizes.null_ratios.get(operand.slot.name, 0.0)
+        lengths = tuple(length * left for length in lengths)
     rate = 1.0 if selection.rate_word is None else min(1.0, selection.rate_word / 2.0**DRAW_BITS)
     return tuple(min(min(length, selection.limit) * rate, selection.keep) for length in lengths)
 

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from rap_contract.graph import FeatureGraph
 from rap_contract.profile import KernelSample
-from rap_planner.work import node_lengths
 
 from rap_trainer.batch import RawBatch
 from rap_trainer.plan.launch_work import Sizes
@@ -70,8 +69,9 @@ def program_samples(
     for part, batches in _cases(document, graph, rows, mean_length, device, seconds):
         program = Program(part)
         nullable = frozenset(name for name, column in batches[0].columns.items() if column.nulls_N is not None)
-        lengths = node_lengths(part, workload_of(batches))
-        work = program_work(part, Sizes.of(part, batches[0].num_rows, lengths, nullable), side_by_side=not on_gpu)
+        work = program_work(
+            part, Sizes.of(part, batches[0].num_rows, workload_of(batches), nullable), side_by_side=not on_gpu
+        )
         taken = [timed(partial(program.run, batch), device) for batch in (batches[0], *batches[:RUNS])]
         found.append(work.sample(0, programs=None, seconds=statistics.median(taken[1:])))
     return found

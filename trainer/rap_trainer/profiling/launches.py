@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 import torch
 from rap_contract.graph import FeatureGraph
 from rap_contract.profile import KernelSample
-from rap_planner.work import node_lengths
 
 from rap_trainer.batch import RawBatch
 from rap_trainer.fusion.layout import OutputLayout
@@ -56,8 +55,7 @@ class LaunchBench:
             runs.append((program.bind(batch), program.new_outputs(present_BF=present)))
         for binding, outputs in runs:
             program.launch(binding, outputs)
-        lengths = node_lengths(graph, workload_of(batches))
-        works = works_of(program.groups, Sizes.of(graph, rows, lengths, nullable))
+        works = works_of(program.groups, Sizes.of(graph, rows, workload_of(batches), nullable))
         found = []
         for number, work in enumerate(works):
             for grid in grids:
