@@ -10,10 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rap_trainer.step.agreement import Message, decide, starved
 from rap_trainer.step.clock import Clock
+from rap_trainer.step.host_exchange import CACHE_LINE_BYTES
 from rap_trainer.stream.source import Offer
 
 FULL = 8
 KINDS = get_type_hints(Message)
+LONG = st.integers(-(2**63), 2**63 - 1)
+SIZES = {"rows": st.integers(0, 2**31 - 1), "failure": st.integers(0, 255)}
 MESSAGES = st.lists(
     st.builds(
         Message,
@@ -31,15 +34,20 @@ MESSAGES = st.lists(
 
 
 @given(
-    message=st.builds(
-        Message,
-        **{name: st.booleans() if kind is bool else st.integers(-(2**63), 2**63 - 1) for name, kind in KINDS.items()},
+    messages=st.lists(
+        st.builds(
+            Message, **{name: st.booleans() if kind is bool else SIZES.get(name, LONG) for name, kind in KINDS.items()}
+        )
     )
 )
-def test_a_message_arrives_as_it_was_sent(message: Message) -> None:
-    arrived = Message.read(message.packed())
-    assert arrived == message
-    assert [type(value) for value in arrived] == list(KINDS.values())
+def test_messages_arrive_as_they_were_sent(messages: list[Message]) -> None:
+    arrived = Message.read(b"".join(message.packed() for message in messages))
+    assert arrived == messages
+    assert all([type(value) for value in message] == list(KINDS.values()) for message in arrived)
+
+
+def test_a_message_fills_no_more_than_a_line_of_a_cache() -> None:
+    assert len(ready().packed()) + 12 <= CACHE_LINE_BYTES, "the round and the checksum are in it too"
 
 
 def full(offers: Sequence[Offer]) -> tuple[int, ...] | None:

@@ -64,12 +64,13 @@ def packet(rank: int, number: int) -> bytes:
 def test_every_rank_hears_the_same_in_rank_order_round_by_round(meet: Meet, size: int, local_size: int) -> None:
     ways, rounds = meet(size, local_size), 40
 
-    def run(rank: int) -> list[list[bytes]]:
+    def run(rank: int) -> list[bytes]:
         return [ways[rank](packet(rank, number)) for number in range(rounds)]
 
     with ThreadPoolExecutor(size) as pool:
         heard = list(pool.map(run, range(size)))
-    assert all(each == [[packet(rank, number) for rank in range(size)] for number in range(rounds)] for each in heard)
+    wanted = [b"".join(packet(rank, number) for rank in range(size)) for number in range(rounds)]
+    assert all(each == wanted for each in heard)
     for way in ways:
         way.close()
 

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple, Self, get_type_hints
+from typing import Any, NamedTuple, Self
 
 from rap_contract import metrics
 
@@ -54,16 +53,16 @@ class Message(NamedTuple):
         return _PACKING.pack(*self)
 
     @classmethod
-    def read(cls, packed: bytes) -> Self:
-        """What was packed."""
-        return cls._make(_PACKING.unpack(packed))
+    def read(cls, packed: bytes) -> list[Self]:
+        """Those that were packed, one after the other."""
+        return list(map(cls._make, _PACKING.iter_unpack(packed)))
 
 
-_PACKING = struct.Struct("=" + "".join("?" if kind is bool else "q" for kind in get_type_hints(Message).values()))
+_PACKING = struct.Struct("=i??h???qq?qq")
+"""Message's fields in order; with what `host_exchange.py` adds they fill one line of a cache."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Decision:
+class Decision(NamedTuple):
     """What every rank does next; equal on all of them."""
 
     shares: tuple[int, ...] | None = None
@@ -96,31 +95,24 @@ def decide(messages: Sequence[Message], *, room: bool, full: Shares, partial: Sh
     rules for a full step and for whatever is there.
     """
     first = messages[0]
-    failures = [message.failure for message in messages if message.failure]
-    if failures:
-        return Decision(failure=min(failures))
-    if any(message.stop for message in messages):
+    every: Any = Message._make(zip(*messages, strict=True))  # each field of all ranks
+    if any(every.failure):
+        return Decision(failure=min(filter(None, every.failure)))
+    if any(every.stop):
         return Decision(stop=True)
-    offers = [message.offer for message in messages]
-    all_ended = all(offer.ended for offer in offers)
-    shares = None
+    all_ended, shares = all(every.ended), None
     if room:
+        offers = list(map(Offer._make, zip(every.rows, every.ended, every.seen_rows, every.bad_rows, strict=True)))
         shares = partial(offers) if all_ended or first.flush else full(offers)
     return Decision(
         shares=shares,
         ended=shares is None and (all_ended or not room),
         checkpoint=first.checkpoint,
         report=first.report,
-        switch_plan=_common_plan(messages),
-        drop_plan=next((message.refused_plan for message in messages if message.refused_plan), 0),
+        switch_plan=first.ready_plan if len(set(every.ready_plan)) == 1 else 0,
+        drop_plan=next(filter(None, every.refused_plan), 0),
         measure=first.measure,
     )
-
-
-def _common_plan(messages: Sequence[Message]) -> int:
-    """The plan that every rank could run next; 0 if they name several, or one names none."""
-    plans = {message.ready_plan for message in messages}
-    return plans.pop() if len(plans) == 1 else 0
 
 
 class Exchange:
@@ -134,7 +126,7 @@ class Exchange:
         """Collective. Raises PeerLost."""
         if self._gather is None:
             return [message]
-        return [Message.read(packed) for packed in self._gather(message.packed())]
+        return Message.read(self._gather(message.packed()))
 
 
 def starved(ready: Sequence[int], *, batch_rows: int, seconds: float) -> str:

@@ -25,8 +25,8 @@ log = logging.getLogger(__name__)
 class Gather(Protocol):
     """A way between all ranks. Collective to call."""
 
-    def __call__(self, mine: bytes, /) -> list[bytes]:
-        """The bytes of every rank, in order. Raises PeerLost."""
+    def __call__(self, mine: bytes, /) -> bytes:
+        """The bytes of every rank, one after the other. Raises PeerLost."""
 
     def close(self) -> None:
         """Lets the others know that this rank is gone."""
@@ -84,20 +84,18 @@ def _by_hosts(world: World, num_bytes: int, door: socket.socket | None) -> Gathe
         if world.rank == 0:
             log.warning("hosts agree over gloo, 0.3 ms a step and more: %s", next(filter(None, errors)))
         return None
-    return _Hosts(host, network, num_bytes)
+    return _Hosts(host, network)
 
 
 class _Hosts:
     """Ranks of several hosts."""
 
-    def __init__(self, host: HostExchange, network: NetworkExchange | None, num_bytes: int) -> None:
-        self._host, self._network, self._num_bytes = host, network, num_bytes
+    def __init__(self, host: HostExchange, network: NetworkExchange | None) -> None:
+        self._host, self._network = host, network
 
-    def __call__(self, mine: bytes) -> list[bytes]:
+    def __call__(self, mine: bytes) -> bytes:
         here = self._host(mine)
-        all_hosts = None if self._network is None else b"".join(self._network(b"".join(here)))
-        packets, size = self._host.answer(all_hosts), self._num_bytes
-        return [packets[begin : begin + size] for begin in range(0, len(packets), size)]
+        return self._host.answer(None if self._network is None else b"".join(self._network(here)))
 
     def close(self) -> None:
         self._host.close()
@@ -114,7 +112,7 @@ class _Gloo:
     def close(self) -> None:
         """Nothing: the group is the world's."""
 
-    def __call__(self, mine: bytes) -> list[bytes]:
+    def __call__(self, mine: bytes) -> bytes:
         sent = torch.frombuffer(bytearray(mine), dtype=torch.uint8)
         received = [torch.empty_like(sent) for _ in range(self._world.size)]
         try:
@@ -122,4 +120,4 @@ class _Gloo:
         except RuntimeError as error:
             reason = str(error).strip().partition("\n")[0]
             raise PeerLost(f"rank {self._world.rank} no longer hears a peer: {reason}") from error
-        return [bytes(each.tolist()) for each in received]
+        return b"".join(bytes(each.tolist()) for each in received)

@@ -26,7 +26,9 @@ REST_RATIO = 1 / 16
 MAX_REST_S = 1e-3  # a tenth of the loop's own pause without rows; so many looks take 1 % of a core
 CACHE_LINE_BYTES = 64  # lines of two ranks never share one
 _ROUND = struct.Struct("=Q")
-_CHECKSUM = struct.Struct("=I")
+_CHECKSUM = struct.Struct("<I")
+_WHOLE = zlib.crc32(_CHECKSUM.pack(zlib.crc32(b"")))
+"""The CRC-32 of anything with its own behind it."""
 
 
 class HostExchange:
@@ -40,30 +42,33 @@ class HostExchange:
         A rank says `num_bytes` in each round; `answer_bytes` are those of what the first one may answer.
         """
         self._rank, self._size, self._timeout_s = rank, size, timeout_s
-        self._used = [_ROUND.size + said + _CHECKSUM.size for said in [num_bytes] * size + [answer_bytes]]
-        whole = [-(-used // CACHE_LINE_BYTES) * CACHE_LINE_BYTES for used in self._used]
-        *self._begins, self._turn_bytes = accumulate(whole, initial=0)
+        used = [_ROUND.size + said + _CHECKSUM.size for said in 2 * ([num_bytes] * size + [answer_bytes])]
+        *begins, end = accumulate((-(-each // CACHE_LINE_BYTES) * CACHE_LINE_BYTES for each in used), initial=0)
         try:
-            self._memory = self._meet(address, 2 * self._turn_bytes)
+            memory = self._meet(address, end)
         except OSError as error:
             raise PeerLost(f"rank {rank} does not meet the ranks of its host: {error}") from error
+        lines = [memory[begin : begin + length] for begin, length in zip(begins, used, strict=True)]
+        self._lines = lines[: size + 1], lines[size + 1 :]
         self._closings = select.poll()
         for peer in self._peers.values():
             self._closings.register(peer, select.POLLIN)  # nobody sends: what is to be read is the end
         self._gone: set[int] = set()
         self._round = 0
 
-    def __call__(self, mine: bytes) -> list[bytes]:
-        """The bytes of every rank, in rank order. Raises PeerLost."""
+    def __call__(self, mine: bytes) -> bytes:
+        """What every rank says, one after the other. Raises PeerLost."""
         self._round += 1
-        self._write(self._rank, mine)
-        return [mine if other == self._rank else self._hear(other, other) for other in range(self._size)]
+        lines, wanted = self._turn()
+        self._write(lines[self._rank], wanted + mine)
+        return b"".join([self._hear(other, lines[other], wanted) for other in range(self._size)])
 
     def answer(self, found: bytes | None) -> bytes:
         """What the first rank, and it alone, has found out for all since they spoke. Raises PeerLost."""
+        lines, wanted = self._turn()
         if found is None:
-            return self._hear(0, self._size)
-        self._write(self._size, found)
+            return self._hear(0, lines[-1], wanted)
+        self._write(lines[-1], wanted + found)
         return found
 
     def close(self) -> None:
@@ -90,24 +95,23 @@ class HostExchange:
         finally:
             os.close(files[0])
 
-    def _line(self, number: int) -> memoryview:
-        """Of a rank, or the answer. Two take turns: who writes in round n has heard all of n - 1, so n - 2 is read by all."""
-        begin = self._round % 2 * self._turn_bytes + self._begins[number]
-        return self._memory[begin : begin + self._used[number]]
+    def _turn(self) -> tuple[list[memoryview], bytes]:
+        """The lines of this round, and what they begin with.
 
-    def _write(self, number: int, said: bytes) -> None:
-        line = _ROUND.pack(self._round) + said
-        self._line(number)[:] = line + _CHECKSUM.pack(zlib.crc32(line))
+        There are lines for two: who writes in round n has heard all of n - 1, so n - 2 is read by all.
+        """
+        return self._lines[self._round % 2], _ROUND.pack(self._round)
 
-    def _hear(self, other: int, number: int) -> bytes:
-        line, began_s = self._line(number), time.perf_counter()
-        wanted = _ROUND.pack(self._round)
+    def _write(self, line: memoryview, said: bytes) -> None:
+        line[:] = said + _CHECKSUM.pack(zlib.crc32(said))
+
+    def _hear(self, other: int, line: memoryview, wanted: bytes) -> bytes:
+        began_s = 0.0
         while True:
-            if line[: _ROUND.size] == wanted:
-                found = bytes(line)
-                body, checksum = found[: -_CHECKSUM.size], found[-_CHECKSUM.size :]
-                if _CHECKSUM.pack(zlib.crc32(body)) == checksum:  # whole, in whatever order its bytes arrived
-                    return body[_ROUND.size :]
+            found = bytes(line)
+            if found.startswith(wanted) and zlib.crc32(found) == _WHOLE:  # in whatever order its bytes arrived
+                return found[_ROUND.size : -_CHECKSUM.size]
+            began_s = began_s or time.perf_counter()
             waited_s = time.perf_counter() - began_s
             if waited_s > SPIN_S:
                 self._rest(other, waited_s)
