@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 import threading
 import time
+from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -76,11 +79,22 @@ def _report(file: Path) -> None:
             "reconcile_own_p99_s": _quantile(own, 0.99),
             "waiting_share": sum(waited for _, waited in passes) / max(sum(whole), 1e-9),
         },
+        "threads": _threads(),
         "start": {**_reached, "all_reconciled_s": max(_ended.values(), default=0.0), "jobs": float(len(_ended))},
     }
     aside = file.with_suffix(".partial")
     aside.write_text(json.dumps(written))
     aside.rename(file)
+
+
+def _threads() -> dict[str, float]:
+    """CPU seconds by what threads are for; of those that have ended nothing is known."""
+    ticks, found = os.sysconf("SC_CLK_TCK"), Counter[str]()
+    for thread in threading.enumerate():
+        with suppress(FileNotFoundError):
+            numbers = Path(f"/proc/self/task/{thread.native_id}/stat").read_text().rpartition(")")[2].split()
+            found[re.sub(r"[-_]?[0-9]+.*", "", thread.name)] += (int(numbers[11]) + int(numbers[12])) / ticks
+    return dict(found)
 
 
 def _quantile(values: list[float], share: float) -> float:

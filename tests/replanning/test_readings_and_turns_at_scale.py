@@ -69,6 +69,15 @@ def test_a_round_of_many_jobs_is_spread_evenly_and_reads_each_once() -> None:
     assert len(watched.reads) == NUM_JOBS
 
 
+def test_turns_that_come_late_make_up_for_it_and_a_standstill_is_not_made_up_at_once() -> None:
+    watched = Watched([job(number) for number in range(NUM_JOBS)], [])
+    watched.live(INTERVAL_S)
+    for late_s, most in ((1.5 * TICK_S, 1.5), (100.0 * TICK_S, 4)):
+        watched.now_s += late_s - TICK_S
+        (made,) = watched.live(TICK_S)
+        assert most * MAX_READS_PER_S * TICK_S <= made <= most * MAX_READS_PER_S * TICK_S + 1
+
+
 def test_a_job_that_switches_is_read_and_told_of_while_the_round_goes_on() -> None:
     chosen = job(NUM_JOBS - 1, is_switching=True)
     watched = Watched([*(job(number) for number in range(NUM_JOBS - 1)), chosen], [chosen])
