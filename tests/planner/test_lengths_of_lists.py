@@ -13,6 +13,7 @@ from rap_contract.profile import GroupWorkload, Workload
 from rap_planner.lengths import at_most, crossed, grams, of_column, shares_of
 from rap_planner.lengths import mean as mean_of
 from rap_planner.work import mean_lengths
+from rap_trainer.plan_inputs import works_for
 from rap_trainer.plans import plan_job
 from rap_trainer.profiling.batches import pool, shape_of, workload_of
 from rap_trainer.program import Program
@@ -63,3 +64,23 @@ def test_made_lists_of_a_job_are_as_long_as_the_planner_says() -> None:
     means = torch.tensor([predicted[feature.node] for feature in graph.sparse], dtype=torch.float64)
     assert float((means / made - 1).abs().median()) < 0.03
     assert float(means.sum() / made.sum()) == pytest.approx(1, rel=0.03)
+
+
+def test_nulls_that_are_skipped_and_long_lists_that_are_cut_are_no_work_of_kernels() -> None:
+    document = plan_job(4, max_rows=1000)
+    features = document["spec"]["features"]
+    dense = next(each for each in features if "table" not in each)
+    document["spec"]["features"] = [dense, *[each for each in features if "weights" in each][:1]]
+    graph, problems = compile_features(RAPJob.model_validate(document).spec)
+    assert graph is not None, problems
+
+    def elements(load: GroupWorkload) -> float:
+        works = works_for(graph, rows=64, workload=Workload(default=load), fused=True, on_gpu=True)
+        return sum(entry.ops["sigrid_hash"] for work in works for entry in work.entries)
+
+    alike = elements(GroupWorkload(mean_list_length=20))
+    assert elements(GroupWorkload(mean_list_length=20, null_ratio=0.5)) == pytest.approx(alike / 2, rel=0.02)
+    few_long = GroupWorkload(
+        mean_list_length=20, list_shape=(1, 1, 1, 77)
+    )  # the first 30 of what is sampled are hashed
+    assert elements(few_long) == pytest.approx(alike / (0.8 * 20) * (3 * 0.8 + 30) / 4, rel=0.02)
