@@ -10,7 +10,17 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.distributed as dist
-from captured.sharded_training import Batches, Recipe, both, build, eager_losses, sharded_job, train_on_rank
+import torch.distributed.checkpoint as dcp
+from captured.sharded_training import (
+    Batches,
+    Recipe,
+    both,
+    build,
+    eager_losses,
+    equal_states,
+    sharded_job,
+    train_on_rank,
+)
 from fbgemm_gpu.split_table_batched_embeddings_ops_training import DenseTableBatchedEmbeddingBagsCodegen, PoolingMode
 from rap_contract.graph import compile_features
 from rap_contract.job import RAPJob
@@ -23,6 +33,7 @@ from rap_trainer.captured.jagged_inputs import JaggedInputs, Received, gather_li
 from rap_trainer.captured.list_exchange import Lists
 from rap_trainer.captured.schedule import Window
 from rap_trainer.captured.traced_part import TracedPart
+from rap_trainer.checkpoint.tensors import Snapshot, begin_state, training_tensors
 from rap_trainer.model.replicated_lookup import Lookup
 from rap_trainer.world import World, join_world
 from torch.multiprocessing.spawn import spawn
@@ -146,6 +157,26 @@ def test_tables_without_a_cpu_kernel_of_their_update_stay_whole(world: World, sh
     )
     with pytest.raises(InvalidDocument, match=f"a {sharding} table needs an update that FBGEMM has a CPU kernel of"):
         build(spec, graph, world)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_parts_and_copies_come_back_from_a_checkpoint(world: World, tmp_path: Path) -> None:
+    _, spec, graph = sharded_job()
+    models = [build(spec, graph, world) for _ in range(2)]
+    eager_losses(models[0], Batches(graph, world, 1, False, num=2), range(2))
+    begin_state(models[1])
+    copies = Snapshot(world.checkpoint_group).take(training_tensors(models[0]))
+    dcp.save(
+        dict(copies),
+        storage_writer=dcp.FileSystemWriter(tmp_path),
+        planner=dcp.DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False),
+    )
+    dcp.load(
+        dict(training_tensors(models[1])),
+        storage_reader=dcp.FileSystemReader(tmp_path),
+        planner=dcp.DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False),
+    )
+    equal_states(models[1], models[0])
 
 
 def test_copied_tables_are_of_one_dim(world: World) -> None:
