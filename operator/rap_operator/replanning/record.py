@@ -22,9 +22,10 @@ def record(
 ) -> ReplanRecord:
     """A decision made now. `plans`: the one in force, and the one decided on."""
     known = {name: value for name, value in (numbers or {}).items() if value is not None and math.isfinite(value)}
+    moment = time_text(now_s)
     return ReplanRecord(
-        time=time_text(now_s),
-        first=time_text(now_s),
+        time=moment,
+        first=moment,
         outcome=outcome,
         reason=reason,
         message=message[:4096],

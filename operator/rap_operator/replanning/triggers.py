@@ -13,6 +13,7 @@ from rap_contract.operations import Replanning
 from rap_contract.status import Baseline, Load
 
 from rap_operator.replanning.values import Window
+from rap_operator.replanning.window import means
 
 EXPOSED, PREDICTION, WORKLOAD, CAPACITY = "ExposedPreprocessing", "PredictionError", "WorkloadDrift", "CapacityDrift"
 FRESHNESS, SIZE, REQUEST, FIRST = "Freshness", "SizeChanged", "Requested", "FirstWindow"
@@ -70,10 +71,11 @@ def unsteady(policy: Replanning, window: Window) -> str:
 
     A plan for the mean of before and after would suit neither.
     """
-    group, drift = workload_drift(window.early.workload, window.late.workload)
+    early, late = means(window.early), means(window.late)
+    group, drift = workload_drift(early.workload, late.workload)
     if 0 < policy.triggers.workload_ratio / 2 < drift:
         return f"the data of {group} still changes ({100 * drift:.0f} % in half a window)"
-    place, drift = capacity_drift(window.early.capacity, window.late.capacity)
+    place, drift = capacity_drift(early.capacity, late.capacity)
     if 0 < policy.triggers.capacity_ratio / 2 < drift:
         return f"the capacity of {place} still changes"
     return ""

@@ -118,10 +118,10 @@ class Window:
     busy_ratio: float | None
     measured: Baseline
     """Workload, capacity and prediction ratio, means over the window."""
-    early: Baseline
-    """The same over its first half, prediction ratio left out."""
-    late: Baseline
-    """The same over its second half."""
+    early: tuple[Reading, ...]
+    """Its first half."""
+    late: tuple[Reading, ...]
+    """Its second half."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -145,9 +145,9 @@ def _reduce(inside: Sequence[Reading], *, stall_from: Reading) -> Window | Unusa
         lag_s=max((page.lag_s for reading in inside for page in reading.pages if page.lag_s is not None), default=None),
         freshness_s=_mean([page.freshness_s for reading in inside for page in reading.pages]),
         busy_ratio=_mean([page.busy_ratio for reading in inside for page in reading.pages]),
-        measured=_measured(inside, ratio),
-        early=_measured(inside[: len(inside) // 2]),
-        late=_measured(inside[-(len(inside) // 2) :]),
+        measured=means(inside, ratio),
+        early=tuple(inside[: len(inside) // 2]),
+        late=tuple(inside[-(len(inside) // 2) :]),
     )
 
 
@@ -163,7 +163,8 @@ def _fallen(early: Reading, late: Reading) -> list[int]:
     ]
 
 
-def _measured(readings: Sequence[Reading], ratio: float | None = None) -> Baseline:
+def means(readings: Sequence[Reading], ratio: float | None = None) -> Baseline:
+    """Workload and capacity over some readings; `ratio`: of the measured to the predicted step."""
     capacity = {name: _short(value) or 0.0 for name, value in _means(readings, lambda page: page.capacity).items()}
     return Baseline(workload=_workload(readings), capacity=capacity, prediction_ratio=_short(ratio))
 
