@@ -175,6 +175,8 @@ class Applier:
                 raise
 
     def _write_status(self, subject: Subject, status: Status) -> None:
+        if status == subject.status:  # most passes: a quarter of the time of the two documents
+            return
         change = difference(_document(subject.status), _document(status))
         if not change:
             return
