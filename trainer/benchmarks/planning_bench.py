@@ -228,6 +228,7 @@ def _sweep(options: argparse.Namespace, world: World) -> None:
         model_hash=None,
         seconds=options.seconds,
         grids=grids_of(options),
+        own=runtime.preprocessor,
     )
     profiled = time.perf_counter()
     owned = runtime.assembly.ownership.owned

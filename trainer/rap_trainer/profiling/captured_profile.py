@@ -7,17 +7,23 @@ from collections.abc import Sequence
 from typing import Any
 
 from rap_contract.graph import FeatureGraph
-from rap_contract.profile import KernelSample, Profile
+from rap_contract.job import RAPJob
+from rap_contract.profile import KernelSample, Profile, Workload
+from rap_planner.cost import Costs
 from rap_planner.fit import fit
+from rap_planner.loads import Estimator
 from rap_planner.work import mean_lengths
 
 from rap_trainer.captured.assemble import Assembly
+from rap_trainer.captured.step import Preprocessor
+from rap_trainer.plan_inputs import task_for
 from rap_trainer.profiling.batches import pool, shape_of, workload_of
-from rap_trainer.profiling.captured_windows import GRIDS, CapturedWindows
+from rap_trainer.profiling.captured_windows import GRIDS, LONG_S, CapturedWindows
 from rap_trainer.profiling.device import device_of
 from rap_trainer.profiling.found import of_first_rank, placed_nowhere
 from rap_trainer.profiling.kernel_samples import fused_samples
 from rap_trainer.profiling.links import exchange_seconds, links
+from rap_trainer.profiling.own_work import NOTHING, with_own_work
 from rap_trainer.world import World
 
 SHORTEST_S = 5e-6
@@ -42,11 +48,13 @@ def captured_profile(
     seconds: float,
     host_gap_seconds: float | None = None,
     others: Sequence[KernelSample] = (),
+    own: Preprocessor | None = None,
     grids: Sequence[int | None] = GRIDS,
 ) -> Profile:
     """Collective; the same on every rank. The slots of the assembly must hold batches.
 
-    `host_gap_seconds`: where they are known. `others`: kernels of other jobs, by which kinds of kernels are priced.
+    `host_gap_seconds`: where they are known. `others`: kernels of other jobs, by which kinds of kernels are priced. `own`: the
+    job's preprocessing, tried in each window of a long step: its many short kernels fit a window otherwise than a probe does.
     """
     began = time.monotonic()
     samples = of_first_rank(
@@ -63,7 +71,7 @@ def captured_profile(
     sizes = mean_lengths(graph, workload)
     num_ids = rows * sum(sizes[feature.node] for feature in graph.sparse)
     input_dist = exchange_seconds(world, num_ids * ID_BYTES)
-    return Profile(
+    profile = Profile(
         device=device_of(world.device),
         date=date,
         source=f"rap profile, captured step, exchange {assembly.exchange.name}, {len(samples)} kernel samples",
@@ -81,6 +89,17 @@ def captured_profile(
         list_shape=shape_of(workload),
         samples=samples,
     )
+    if own is None or found.step_seconds < LONG_S:
+        return profile
+    without, placed = windows.with_all(own)
+    measured = {NOTHING: without, **placed}
+    return with_own_work(profile, measured, predicted_s=_inline_seconds(document, profile, workload))
+
+
+def _inline_seconds(document: dict[str, Any], profile: Profile, workload: Workload) -> float:
+    """All of the job's preprocessing alone, by the profile."""
+    estimator = Estimator(Costs(profile), task_for(RAPJob.model_validate(document), profile, workload=workload))
+    return sum(each.seconds for each in estimator.terms(estimator.loads(frozenset())[0]))
 
 
 def probe_lengths(samples: Sequence[KernelSample]) -> tuple[float, ...]:

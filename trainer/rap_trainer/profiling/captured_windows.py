@@ -123,6 +123,16 @@ class CapturedWindows:
         steps.close()
         return seconds
 
+    def with_all(self, work: Preprocessor) -> tuple[float, dict[str, float]]:
+        """Seconds of a step without work, and with all of it inline and in each window: timed in turn, medians. Collective."""
+        cases = [self._steps(work, Schedule.uniform(work.num_kernels, window)) for window in Window]
+        cases.append(self._steps(NoPreprocessing(), Schedule()))
+        times = [[self._timed(steps) for steps in cases] for _ in range(REPEATS)]
+        for steps in cases:
+            steps.close()
+        *found, without = (statistics.median(each) for each in zip(*times, strict=True))
+        return without, dict(zip(map(str, Window), found, strict=True))
+
     def optimizer_seconds(self) -> float:
         """The dense optimizer's update alone; what it changes is put back. Collective."""
         optimizer, values = self._assembly.optimizer, self._assembly.dense.flat.values

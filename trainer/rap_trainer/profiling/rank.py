@@ -80,7 +80,14 @@ def measure(job: RAPJob, world: World, chosen: argparse.Namespace) -> Profile:
         found = [_kernels_of(path, world, chosen) for path in chosen.kernels]
         others = [sample for samples, _ in found for sample in samples]
         profile = captured_profile(
-            document, graph, runtime.assembled, world, host_gap_seconds=gap, others=others, **common
+            document,
+            graph,
+            runtime.assembled,
+            world,
+            host_gap_seconds=gap,
+            others=others,
+            own=runtime.preprocessor,
+            **common,
         )
         shapes = (profile.list_shape, *(shape for _, shape in found))
         return profile.model_copy(update={"list_shape": next((shape for shape in shapes if shape), ())})
