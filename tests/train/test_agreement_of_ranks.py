@@ -47,7 +47,7 @@ def test_messages_arrive_as_they_were_sent(messages: list[Message]) -> None:
 
 
 def test_a_message_fills_no_more_than_a_line_of_a_cache() -> None:
-    assert len(ready().packed()) + 12 <= CACHE_LINE_BYTES, "the round and the checksum are in it too"
+    assert len(ready().packed()) + 8 <= CACHE_LINE_BYTES, "the round and the checksum are in it too"
 
 
 def full(offers: Sequence[Offer]) -> tuple[int, ...] | None:

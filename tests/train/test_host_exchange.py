@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import secrets
 import struct
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -51,7 +52,8 @@ def test_every_rank_hears_the_same_in_rank_order_round_by_round(size: int) -> No
 def test_a_line_of_which_only_a_part_has_arrived_is_waited_for() -> None:
     first, second = meet(2)
     said = [PACKET.pack(0, 0, 0), PACKET.pack(1, 2, 3)]
-    second._lines[1][1][:8] = (1).to_bytes(8, "little")  # the round of what comes, and nothing behind it
+    line_bytes = second._each.size // 2
+    second._turns[1][line_bytes : line_bytes + 4] = (1).to_bytes(4, sys.byteorder)  # the round of what comes, alone
     with ThreadPoolExecutor(1) as pool:
         waits = pool.submit(first, said[0])
         with pytest.raises(TimeoutError):

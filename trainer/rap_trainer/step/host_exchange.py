@@ -15,7 +15,6 @@ import socket
 import struct
 import time
 import zlib
-from itertools import accumulate
 
 from rap_trainer.host_sockets import admitted, knocked, opened
 from rap_trainer.world import PeerLost
@@ -25,10 +24,10 @@ REST_RATIO = 1 / 16
 """Of the time waited so far, slept before the next look: a wait grows by that share at most."""
 MAX_REST_S = 1e-3  # a tenth of the loop's own pause without rows; so many looks take 1 % of a core
 CACHE_LINE_BYTES = 64  # lines of two ranks never share one
-_ROUND = struct.Struct("=Q")
-_CHECKSUM = struct.Struct("<I")
-_WHOLE = zlib.crc32(_CHECKSUM.pack(zlib.crc32(b"")))
-"""The CRC-32 of anything with its own behind it."""
+_HEAD = struct.Struct("=II")
+"""Before what a rank says: the round, and the CRC-32 of it that begins with the round, so that a line counts when all of it
+has arrived, in whatever order a processor shows its bytes."""
+_MASK = 0xFFFFFFFF  # of rounds, which begin anew after 2**32
 
 
 class HostExchange:
@@ -42,14 +41,13 @@ class HostExchange:
         A rank says `num_bytes` in each round; `answer_bytes` are those of what the first one may answer.
         """
         self._rank, self._size, self._timeout_s = rank, size, timeout_s
-        used = [_ROUND.size + said + _CHECKSUM.size for said in 2 * ([num_bytes] * size + [answer_bytes])]
-        *begins, end = accumulate((-(-each // CACHE_LINE_BYTES) * CACHE_LINE_BYTES for each in used), initial=0)
+        self._each, self._one = _lines(size, num_bytes), _lines(1, answer_bytes)
         try:
-            memory = self._meet(address, end)
+            memory = self._meet(address, 2 * (self._each.size + self._one.size))
         except OSError as error:
             raise PeerLost(f"rank {rank} does not meet the ranks of its host: {error}") from error
-        lines = [memory[begin : begin + length] for begin, length in zip(begins, used, strict=True)]
-        self._lines = lines[: size + 1], lines[size + 1 :]
+        half = len(memory) // 2
+        self._turns = memory[:half], memory[half:]
         self._closings = select.poll()
         for peer in self._peers.values():
             self._closings.register(peer, select.POLLIN)  # nobody sends: what is to be read is the end
@@ -58,18 +56,17 @@ class HostExchange:
 
     def __call__(self, mine: bytes) -> bytes:
         """What every rank says, one after the other. Raises PeerLost."""
-        self._round += 1
-        lines, wanted = self._turn()
-        self._write(lines[self._rank], wanted + mine)
-        return b"".join([self._hear(other, lines[other], wanted) for other in range(self._size)])
+        self._round = self._round + 1 & _MASK
+        line_bytes = self._each.size // self._size
+        self._write(self._rank * line_bytes, mine)
+        return b"".join(self._hear(self._each, 0))
 
     def answer(self, found: bytes | None) -> bytes:
         """What the first rank, and it alone, has found out for all since they spoke. Raises PeerLost."""
-        lines, wanted = self._turn()
-        if found is None:
-            return self._hear(0, lines[-1], wanted)
-        self._write(lines[-1], wanted + found)
-        return found
+        if found is not None:
+            self._write(self._each.size, found)
+            return found
+        return self._hear(self._one, self._each.size)[0]
 
     def close(self) -> None:
         """Lets the others know that this rank is gone."""
@@ -95,26 +92,27 @@ class HostExchange:
         finally:
             os.close(files[0])
 
-    def _turn(self) -> tuple[list[memoryview], bytes]:
-        """The lines of this round, and what they begin with.
+    @property
+    def _memory(self) -> memoryview:
+        """Of this round. There are two: who writes in round n has heard all of n - 1, so n - 2 is read by all."""
+        return self._turns[self._round % 2]
 
-        There are lines for two: who writes in round n has heard all of n - 1, so n - 2 is read by all.
-        """
-        return self._lines[self._round % 2], _ROUND.pack(self._round)
+    def _write(self, begin: int, said: bytes) -> None:
+        head = _HEAD.pack(self._round, zlib.crc32(said, self._round))
+        self._memory[begin : begin + len(head) + len(said)] = head + said
 
-    def _write(self, line: memoryview, said: bytes) -> None:
-        line[:] = said + _CHECKSUM.pack(zlib.crc32(said))
-
-    def _hear(self, other: int, line: memoryview, wanted: bytes) -> bytes:
-        began_s = 0.0
+    def _hear(self, lines: struct.Struct, begin: int) -> tuple[bytes, ...]:
+        """What is said in the lines from `begin` on, once all are of this round."""
+        memory, began_s = self._memory[begin : begin + lines.size], 0.0
         while True:
-            found = bytes(line)
-            if found.startswith(wanted) and zlib.crc32(found) == _WHOLE:  # in whatever order its bytes arrived
-                return found[_ROUND.size : -_CHECKSUM.size]
+            found = lines.unpack(bytes(memory))
+            rounds, checksums, said = found[0::3], found[1::3], found[2::3]
+            if rounds.count(self._round) == len(rounds) and tuple(map(zlib.crc32, said, rounds)) == checksums:
+                return said
             began_s = began_s or time.perf_counter()
             waited_s = time.perf_counter() - began_s
             if waited_s > SPIN_S:
-                self._rest(other, waited_s)
+                self._rest(next((i for i, number in enumerate(rounds) if number != self._round), 0), waited_s)
 
     def _rest(self, other: int, waited_s: float) -> None:
         """Sleeps before the next look. Raises PeerLost if there was a look since somebody needed was gone."""
@@ -132,3 +130,9 @@ class HostExchange:
 
     def _lost(self, other: int, why: str) -> PeerLost:
         return PeerLost(f"rank {self._rank} no longer hears rank {other}: {why}")
+
+
+def _lines(number: int, num_bytes: int) -> struct.Struct:
+    """So many lines one after the other, each of its own caches' lines."""
+    rest = -(_HEAD.size + num_bytes) % CACHE_LINE_BYTES
+    return struct.Struct("=" + f"II{num_bytes}s{rest}x" * number)
