@@ -108,7 +108,7 @@ class Assembly:
         tables = self.dense.tables
         if tables is None:
             return None
-        return JaggedInputs(
+        inputs = JaggedInputs(
             self.ownership.replicated,
             lists.outgoing(slot).block(*lists.layout.block(-1)),
             world_size=1,
@@ -116,6 +116,8 @@ class Assembly:
             spare_rows=self.blocks.spare_rows,
             tail_rows=tables.rows_of_last,
         )
+        inputs.share_rest()  # a warm-up looks up before any batch is there, and PyTorch's lookup wants a bag for every id
+        return inputs
 
 
 def refusals(model: ShardedModel) -> tuple[str, ...]:

@@ -40,7 +40,9 @@ class ReplicatedTables:
         self._twins: list[nn.Parameter] = []
         """What the lookup reads in a step: the weights' memory without the hooks that DistributedDataParallel has on them."""
         self._gradients: list[torch.Tensor] = []
-        self._pooled = self._pooled_grad = torch.empty(0)
+        self._pooled = torch.empty(0)
+        self._pooled_grads: dict[int, torch.Tensor] = {}
+        """By rows of the lookup: graphs of several sizes may be there at once."""
 
     # -- as parameters
 
@@ -87,10 +89,11 @@ class ReplicatedTables:
 
     def backward(self, peer_grads: torch.Tensor) -> None:
         """The tables' dense gradients, from the embeddings' at the same place; after `forward`."""
-        if self._pooled_grad.shape != self._pooled.shape:
-            self._pooled_grad = torch.zeros_like(self._pooled)
-        self._rows(self._pooled_grad).copy_(self._place(peer_grads))
-        found = torch.autograd.grad(self._pooled, self._twins, self._pooled_grad)
+        if self._pooled.shape[0] not in self._pooled_grads:
+            self._pooled_grads[self._pooled.shape[0]] = torch.zeros_like(self._pooled)
+        pooled_grad = self._pooled_grads[self._pooled.shape[0]]
+        self._rows(pooled_grad).copy_(self._place(peer_grads))
+        found = torch.autograd.grad(self._pooled, self._twins, pooled_grad)
         for view, gradient in zip(self._gradients, found, strict=True):
             view.copy_(gradient)
 

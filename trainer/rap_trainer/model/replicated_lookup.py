@@ -36,9 +36,10 @@ class Lookup:
         B = (offsets.numel() - 1) // T
         if B == 0:
             return weights_RD[:0].reshape(0, T * self.dim)
-        first_rows_N = self.first_rows_T.repeat_interleave(offsets[::B].diff(), output_size=indices.numel())
+        places_N = torch.arange(indices.numel(), device=indices.device)
+        features_N = torch.searchsorted(offsets[::B].contiguous(), places_N, right=True).sub_(1).clamp_(max=T - 1)
         pooled_ED = F.embedding_bag(
-            indices + first_rows_N,
+            indices + self.first_rows_T[features_N],
             weights_RD,
             offsets,
             mode="sum",
