@@ -97,6 +97,11 @@ class Estimator:
             for rates, work, grid in zip(self.rates, load.works, grids or [None] * len(self.rates), strict=True)
         )
 
+    def inline_seconds(self) -> float:
+        """All of one rank's own rows inline."""
+        load, *_ = self.loads(frozenset())
+        return sum(self.added(load, ((INLINE, None),) * len(self.task.kernels)))
+
     def least_seconds(self) -> float:
         """Work of one rank's own rows that no grid can avoid."""
         return sum(work.least for work in self._everywhere)

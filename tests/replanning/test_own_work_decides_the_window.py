@@ -4,25 +4,18 @@ from __future__ import annotations
 
 import pytest
 from rap_contract.job import RAPJob
-from rap_contract.profile import Profile, Workload
+from rap_contract.profile import Workload
 from rap_contract.windows import INLINE, PLACES
 from rap_planner.cost import Costs
 from rap_planner.enumerate import Enumerator
 from rap_planner.loads import Estimator
 from rap_planner.search import Planner
-from rap_planner.task import Task
 from rap_trainer.plan_inputs import read_profile, task_for
 from rap_trainer.plans import plan_job
 from rap_trainer.profiling.own_work import NOTHING, with_own_work
 
 STEP_S, SLOWER = 0.010, 1.5
 """The step without preprocessing; what was measured of preprocessing over what the profile predicts."""
-
-
-def inline_s(profile: Profile, task: Task) -> float:
-    estimator = Estimator(Costs(profile), task)
-    (load,) = estimator.loads(frozenset())
-    return sum(estimator.added(load, ((INLINE, None),) * len(task.kernels)))
 
 
 @pytest.mark.parametrize("best", PLACES)
@@ -33,7 +26,7 @@ def test_the_plan_takes_the_window_that_was_measured_best(plan: int, best: str) 
     job = RAPJob.model_validate(document)
     profile = read_profile(None, job)
     task = task_for(job, profile, workload=Workload())
-    predicted_s = inline_s(profile, task)
+    predicted_s = Estimator(Costs(profile), task).inline_seconds()
     own = {NOTHING: STEP_S, INLINE: STEP_S + SLOWER * predicted_s}
     own |= {name: STEP_S + SLOWER * predicted_s * (0.2 if name == best else 0.8) for name in PLACES}
     measured = with_own_work(profile, own, predicted_s=predicted_s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +18,7 @@ from rap_trainer.display.metric_store import MetricStore
 from rap_trainer.plan.comparison import PREPROCESSING, STEP, TRAINING
 from rap_trainer.replan.planning_page import PlanningPage
 from rap_trainer.replan.profile_in_force import ProfileInForce
-from rap_trainer.replan.remeasuring import Remeasuring
+from rap_trainer.replan.remeasuring import MAX_SHARE, Remeasuring
 from rap_trainer.step.agreement import Message, decide
 from replanning.cpu_profile import cpu_profile
 from train.small_jobs import small_job
@@ -117,6 +118,30 @@ def test_drift_of_the_step_measures_the_windows_again_for_this_attempt_and_the_n
     assert corrected.step_seconds == pytest.approx(2.2 * STEP_S), "what was measured again is not corrected twice"
     job.measured_over_predicted(**{STEP: 4.4})
     assert job.profile.corrected()[0].step_seconds == pytest.approx(4.4 * STEP_S)
+
+
+def test_lists_that_have_become_others_measure_the_windows_again_once(job: Job) -> None:
+    remeasuring = job.remeasuring(slower, min_interval_seconds=600)
+    job.store.set(metrics.MEAN_LIST_LENGTH, 20.0, group="cats")
+    assert not remeasuring.is_due(0.0)
+    job.store.set(metrics.MEAN_LIST_LENGTH, 29.0, group="cats")
+    assert not remeasuring.is_due(1.0), "the cost model knows what somewhat longer lists take"
+    job.store.set(metrics.MEAN_LIST_LENGTH, 31.0, group="cats")
+    assert remeasuring.is_due(2.0)
+    remeasuring.act()
+    assert not remeasuring.is_due(1e12), "it is what the windows were measured with"
+
+
+def test_measuring_takes_no_more_than_its_share_of_training(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = iter([100.0, 104.0, 104.0, 104.0])
+    monkeypatch.setattr(time, "monotonic", lambda: next(now_s))
+    remeasuring = job.remeasuring(slower, min_interval_seconds=60)
+    job.store.set(metrics.MEAN_LIST_LENGTH, 20.0, group="cats")
+    assert not remeasuring.is_due(99.0)
+    remeasuring.act()
+    job.store.set(metrics.MEAN_LIST_LENGTH, 60.0, group="cats")
+    assert not remeasuring.is_due(104.0 + 4.0 / MAX_SHARE - 1.0)
+    assert remeasuring.is_due(104.0 + 4.0 / MAX_SHARE)
 
 
 def test_the_windows_are_measured_again_only_where_that_is_asked_for_and_possible(job: Job) -> None:

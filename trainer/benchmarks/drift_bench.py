@@ -334,7 +334,7 @@ def drift(options: argparse.Namespace, world: World) -> None:
         for made in steps_made(run.chunks):
             emit(case="ran", **made)
         operator.close()
-    steps_s = table(bench, plans, number=run.steps_in(CHUNK_S / 2))
+    steps_s = table(bench, plans, number=run.steps_in(CHUNK_S / 3))
     if world.rank == 0:
         for beside in (False, True, None):
             chunks = [chunk for chunk in run.chunks if beside is None or chunk.beside is beside]

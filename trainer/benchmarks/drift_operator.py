@@ -39,13 +39,6 @@ MEMORY_BYTES = 4 << 30
 TOLD = ("stepSeconds", "predictedBeforeSeconds", "predictedAfterSeconds", "gainRatio", "gainedRatio", "predictionRatio")
 
 
-def inline_seconds(profile: Profile, task: Task) -> float:
-    """All preprocessing inline, by a profile."""
-    estimator = Estimator(Costs(profile), task)
-    (load, *_) = estimator.loads(frozenset())
-    return sum(estimator.added(load, (("inline", None),) * len(task.kernels)))
-
-
 @dataclass
 class Operator:
     """The operator's part on the first rank, in memory."""
@@ -87,7 +80,7 @@ class Operator:
 
     def inline_s(self, length: float) -> float:
         """All preprocessing of such lists inline, by the profile as it is."""
-        return inline_seconds(self.profile, self.task(length, self.profile))
+        return Estimator(Costs(self.profile), self.task(length, self.profile)).inline_seconds()
 
     def look(self, now_s: float, length: float, measured_s: float) -> str:
         """Passes until nothing more is to be done; gives the plan to hand to the ranks, or nothing."""

@@ -4,15 +4,14 @@
 
 Each rank watches a plan file of its own, as in a pod; the plans differ in where the same preprocessing runs. Every step's
 end is an event of the device, so a step counts with whatever held the host or the device up before it. A switch costs what
-the steps around it (AROUND, the first is the last of the old plan) take beyond so many median steps of the new plan: the old graphs
-are given back among them. The same sum over steps without a switch says what of it is noise. Apart from it: what steps lose while the next plan is captured beside
-them. Prints JSON lines; all times are of the slowest rank.
+the steps around it (AROUND, the first is the last of the old plan) take beyond so many median steps of those behind them: the old graphs
+are given back among them. The same sum over steps without a switch says what of it is noise. Apart from it: what steps lose while the
+next plan is captured beside them. Prints JSON lines; all times are of the slowest rank.
 """
 
 from __future__ import annotations
 
 import argparse
-import ctypes
 import gc
 import statistics
 import tempfile
@@ -43,7 +42,7 @@ from rap_trainer.world import World, join_world, leave_world
 
 WINDOWS = ("emb_fwd", "output_dist", "emb_bwd")
 """Of the plans in turn: each has its own graphs, the first once more after the last."""
-AROUND = 20
+AROUND = 8
 """Steps over which a switch is counted."""
 STEADY_S = 0.5
 """Training between two changes of plan: for the median step, and for the steps that are compared with a switch's."""
@@ -75,27 +74,13 @@ class Training:
         self._exchange = Exchange(world)
         self.store = MetricStore(metrics.TRAINER)
         self._switcher = Switcher(runtime, self.store)
-        self.uploads = False
-        """Whether graphs are brought to the device before their first replay."""
         self._file = folder / "plan.json"
-        self._watch = PlanWatch(self._file, prepare=self._prepare, in_force=runtime.plan)
+        self._watch = PlanWatch(self._file, prepare=self._switcher.prepare, in_force=runtime.plan)
         self._switcher.watch(self._watch)
         self._watch.start(poll_s=POLL_S)
-        self._stream = torch.cuda.Stream(world.device)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         self._pending: StepState | None = None
         self.ends: list[torch.cuda.Event] = []
         self.switched_at: list[int] = []
-
-    def _prepare(self, plan: Plan) -> None:
-        self._switcher.prepare(plan)
-        prepared = self._runtime.beside._prepared
-        if self.uploads and prepared is not None and prepared.graphs is not None:
-            runtime = ctypes.CDLL("libcudart.so.13")
-            stream = ctypes.c_void_p(self._stream.cuda_stream)
-            for graph in prepared.graphs.steps._graphs:
-                failed = runtime.cudaGraphUpload(ctypes.c_void_p(graph.raw_cuda_graph_exec()), stream)
-                assert not failed, f"cudaGraphUpload: error {failed}"
-            self._stream.synchronize()
 
     def step(self) -> bool:
         """One step; whether the plan was switched behind it. Collective."""
@@ -119,16 +104,19 @@ class Training:
             self.switched_at.append(len(self.ends) - 1)
         return is_switched
 
-    def steady(self, seconds: float) -> None:
-        """Steps for about so long, equally many on all ranks. Collective."""
-        began, number = time.perf_counter(), 16
+    def steady(self, number: int) -> None:
+        """So many steps, with nothing else between them. Collective."""
         for _ in range(number):
             self.step()
-        torch.cuda.current_stream().synchronize()
-        took = torch.tensor([(time.perf_counter() - began) / number])
+
+    def steps_in(self, seconds: float) -> int:
+        """About so many, equally many on all ranks. Collective."""
+        begun, number = time.perf_counter(), 3 * AROUND
+        self.steady(number)
+        torch.cuda.synchronize()
+        took = torch.tensor([(time.perf_counter() - begun) / number])
         dist.all_reduce(took, dist.ReduceOp.MAX, group=self._world.control_group)
-        for _ in range(max(3 * AROUND, round(seconds / float(took)))):
-            self.step()
+        return max(4 * AROUND, round(seconds / float(took)))
 
     def change(self, plan: Plan) -> int:
         """Puts a plan into the file and trains until it has been taken; gives the step at which it was put there. Collective."""
@@ -162,14 +150,13 @@ def measured(training: Training, plans: list[Plan], *, switches: int, world: Wor
     """Switches, each followed by steps without one. Collective."""
     told: list[int] = []
     training.change(plans[0])
-    training.steady(STEADY_S)
+    steady = training.steps_in(STEADY_S)
     gc.collect()
     gc.freeze()  # a whole collection takes as long as twenty steps of plan 0, here and there
     gc.disable()
     for number in range(switches):
-        training.uploads = number % 2 == 1
         told.append(training.change(plans[(number + 1) % len(plans)]))
-        training.steady(STEADY_S)
+        training.steady(steady)
     gc.enable()
     seconds = training.seconds()
     stood = torch.tensor([training.store.read(metrics.PLAN_SWITCH_STALL_SECONDS)[()]])
@@ -179,8 +166,7 @@ def measured(training: Training, plans: list[Plan], *, switches: int, world: Wor
     for number, (first, at) in enumerate(zip(told, changes, strict=True)):
         after = changes[number + 1] if number + 1 < len(changes) else len(seconds)
         until = told[number + 1] if number + 1 < len(told) else after
-        steady = seconds[at + AROUND : until]
-        step_s = float(steady.median())
+        step_s = float(seconds[at + AROUND : at + 3 * AROUND].median())
         before_s = float(seconds[max(first - 2 * AROUND, 0) : first].median())
         usual.append(step_s)
         costs.append(lost(seconds, at, num=AROUND, usual_s=step_s) / step_s)
@@ -190,9 +176,9 @@ def measured(training: Training, plans: list[Plan], *, switches: int, world: Wor
         ]
         besides.append(lost(seconds, first, num=at - first, usual_s=before_s) / before_s)
         if world.rank == 0:
-            around = [round(1e3 * float(each), 2) for each in seconds[at - 2 : at + AROUND]]
+            around = [round(1e3 * float(each), 2) for each in seconds[at - 2 : at + 2 * AROUND]]
             emit(case="switch", **common, step_ms=1e3 * step_s, lost_steps=costs[-1], beside_steps=at - first,
-                 beside_lost_steps=besides[-1], uploaded=number % 2 == 1, around_ms=around)  # fmt: skip
+                 beside_lost_steps=besides[-1], around_ms=around)  # fmt: skip
     noise.sort()
     if world.rank == 0:
         emit(
@@ -201,8 +187,7 @@ def measured(training: Training, plans: list[Plan], *, switches: int, world: Wor
             gpus=world.size,
             switches=len(costs),
             step_ms=1e3 * statistics.median(usual),
-            lost_steps_median=statistics.median(costs[::2]),
-            lost_steps_uploaded_median=statistics.median(costs[1::2]),
+            lost_steps_median=statistics.median(costs),
             lost_ms_median=statistics.median([cost * step_s for cost, step_s in zip(costs, usual, strict=True)]) * 1e3,
             lost_steps_worst=max(costs),
             noise_median=noise[len(noise) // 2],
@@ -234,7 +219,7 @@ def main() -> None:
     lap("captured", world)
     with tempfile.TemporaryDirectory() as folder:
         training = Training(subject, runtime, world, Path(folder))
-        training.steady(STEADY_S)
+        training.steady(3 * AROUND)
         plans = plans_of(subject.job, mean_length=mean_length)
         lap("trained", world)
         common = {"plan": options.plan, "exchange": runtime.assembly.exchange.name}

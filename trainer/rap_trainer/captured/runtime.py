@@ -224,6 +224,11 @@ class CapturedRuntime:
         """The launches of the plan in force."""
         return self.size.preprocessor
 
+    def settle(self) -> None:
+        """Waits until what was prepared is on the device and all steps are done: buffers and slots hold whole batches."""
+        self._uploads.settle()
+        torch.cuda.synchronize(self._world.device)
+
     @property
     def sorts_early(self) -> bool:
         """The tables' backward sorts ids before their gradients arrive."""

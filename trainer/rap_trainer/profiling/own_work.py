@@ -48,11 +48,13 @@ def own_work(runtime: CapturedRuntime, world: World) -> dict[str, float]:
             schedule=schedule,
             lists=parts.lists,
         )
-        # As a plan is captured beside training: without looking for garbage, which takes longer than the capture.
-        return runtime.beside.run(
-            lambda: CapturedSteps(step, parts.slots, warm=True, sort_early=runtime.sorts_early, beside=True)
-        )
+        with step.muted():  # each launch hands over how many rows count, and none may
+            # As a plan is captured beside training: without looking for garbage, which takes longer than the capture.
+            return runtime.beside.run(
+                lambda: CapturedSteps(step, parts.slots, warm=True, sort_early=runtime.sorts_early, beside=True)
+            )
 
+    runtime.settle()
     with runtime.beside.alone(), nothing_changed(parts):
         cases = {NOTHING: captured(NoPreprocessing(), Schedule())}
         for name in (INLINE, *PLACES):

@@ -1,4 +1,4 @@
-"""When a running attempt measures its windows again: the step no longer takes what the plan predicts, and no list explains it.
+"""When a running attempt measures its windows again: the step no longer takes what the plan predicts, or lists are others than they were.
 
 The first rank decides, all ranks measure between the same two steps. Not here: how to measure.
 """
@@ -27,6 +27,9 @@ log = logging.getLogger(__name__)
 MAX_SHARE = 0.01
 """Of training's time at most is spent on measuring: what replanning gains on a captured step is a few percent (docs/replanning.md)."""
 
+OTHER_LISTS = 0.5
+"""Change of a group's mean list length since the windows were measured, upon which what fits into them is measured again."""
+
 Measure = Callable[[Profile], Profile]
 """The profile with the windows of the step as they are now. Collective."""
 
@@ -46,18 +49,20 @@ class Remeasuring:
         self._policy, self._store, self._profile, self._measure, self._world = policy, store, profile, measure, world
         self._known: float | None = None
         """Measured over predicted step when the windows were measured last, or first seen."""
+        self._lists: dict[str, float] = {}
+        """Mean list lengths then, by group."""
         self._next_s = 0.0
 
     def is_due(self, now_s: float) -> bool:
         """Whether this rank asks for it; only the first rank's answer counts. `now_s`: monotonic."""
         if self._measure is None or self._world.rank > 0 or self._policy.mode == "Off" or now_s < self._next_s:
             return False
-        ratio = self._store.read(metrics.PLAN_ERROR_RATIO).get((STEP,))
-        if ratio is None:
-            return False
-        if self._known is None:
-            self._known = ratio
-        return 0 < self._policy.triggers.prediction_ratio < abs(ratio / self._known - 1)
+        ratio, lists, triggers = self._ratio(), self._mean_lengths(), self._policy.triggers
+        self._known, self._lists = self._known or ratio, self._lists or lists
+        if ratio and self._known and 0 < triggers.prediction_ratio < abs(ratio / self._known - 1):
+            return True
+        changes = (abs(lists.get(group, old) - old) / max(old, 1.0) for group, old in self._lists.items())
+        return triggers.workload_ratio > 0 and any(change > OTHER_LISTS for change in changes)
 
     def act(self) -> None:
         """Measures, between two steps. Collective."""
@@ -67,9 +72,15 @@ class Remeasuring:
             dist.broadcast_object_list(found, src=0, group=self._world.control_group)
         if found[0] is not None:
             self._measure_over(found[0], began_s)
-        self._known = self._store.read(metrics.PLAN_ERROR_RATIO).get((STEP,))
+        self._known, self._lists = self._ratio(), self._mean_lengths()
         ended_s = time.monotonic()
         self._next_s = ended_s + max(self._policy.min_interval_seconds, (ended_s - began_s) / MAX_SHARE)
+
+    def _ratio(self) -> float | None:
+        return self._store.read(metrics.PLAN_ERROR_RATIO).get((STEP,))
+
+    def _mean_lengths(self) -> dict[str, float]:
+        return {labels[0]: value for labels, value in self._store.read(metrics.MEAN_LIST_LENGTH).items()}
 
     def _measure_over(self, before: Profile, began_s: float) -> None:
         assert self._measure is not None
