@@ -17,8 +17,12 @@ import torch
 from rap_contract.types import Dtype, ValueType
 
 from rap_trainer.batch import Block
-from rap_trainer.stream.rows import ColumnRows, Int64s, empty, matrix
+from rap_trainer.stream.kept_memory import KEPT
+from rap_trainer.stream.rows import ColumnRows, Int32s, empty, matrix
 
+SHARED_ROWS = 16_384
+"""From so many rows on, a column that needs no conversion stays Arrow's: copying it would cost more (1.3 ns a value) than
+joining and cutting it apart from the matrix (1 us a batch); 2 Xeon cores, 2026-11."""
 Bools = npt.NDArray[np.bool_]
 _NUMPY: dict[Dtype, type[np.generic]] = {
     Dtype.INT32: np.int32,
@@ -89,15 +93,22 @@ def plain_array(array: pa.Array) -> pa.Array:
 
 
 def convert(
-    arrays: Mapping[str, pa.Array], declared: Mapping[str, ValueType]
+    arrays: Mapping[str, pa.Array], declared: Mapping[str, ValueType], *, owned: bool = False
 ) -> tuple[dict[str, ColumnRows], tuple[Block, ...]]:
     """Plain arrays of equal length as columns of the declared types, and the matrices some of them are in.
 
-    Arrays with one value a row are copied into one matrix a dtype; of the others, values are shared with Arrow
-    where type and nulls allow it. The types must have passed `refusal`.
+    Columns keep Arrow's memory where they can, and are written over there if it is `owned`; other arrays with one value
+    a row are copied into one matrix a dtype. Those of few rows, or for a GPU that copies from pinned
+    memory, all are. The types must have passed `refusal`.
     """
-    flat = [name for name, array in arrays.items() if not pa.types.is_list(array.type)]
     num_rows = len(next(iter(arrays.values()), ()))
+    owned = owned and not KEPT.pinned
+    may_share = num_rows >= SHARED_ROWS and not KEPT.pinned
+    flat = [
+        name
+        for name, array in arrays.items()
+        if not (pa.types.is_list(array.type) or (may_share and _stays(array, declared[name].dtype, owned)))
+    ]
     values: dict[str, npt.NDArray[Any]] = {}
     blocks = []
     for dtype in Dtype:
@@ -120,36 +131,43 @@ def convert(
                 np.logical_not(valid, out=nulls[name])
             _fill(values[name], array, valid)
             columns[name] = ColumnRows(values=values[name], nulls=nulls.get(name), is_list=declared[name].is_list)
+        elif pa.types.is_list(array.type):
+            columns[name] = _list_column(array, declared[name], owned)
         else:
-            columns[name] = _list_column(array, declared[name])
+            own, own_nulls = _values(array, declared[name].dtype, owned)
+            columns[name] = ColumnRows(values=own, nulls=own_nulls, is_list=declared[name].is_list)
     return columns, tuple(blocks)
 
 
-def _list_column(array: pa.Array, declared: ValueType) -> ColumnRows:
+def _list_column(array: pa.Array, declared: ValueType, owned: bool) -> ColumnRows:
     """A list array as a column. A null list becomes a list with one null element."""
     offsets = list_offsets(array)
     first, last = int(offsets[0]), int(offsets[-1])
-    values, nulls = _values(array.values.slice(first, last - first), declared.dtype)
+    values, nulls = _values(array.values.slice(first, last - first), declared.dtype, owned)
     column = ColumnRows(values=values, nulls=nulls, offsets_R1=offsets - first, is_list=True)
     null_rows = null_mask(array)
     return column if null_rows is None else _with_null_lists(column, null_rows)
 
 
-def list_offsets(array: pa.ListArray) -> Int64s:
-    """int64 [R + 1] offsets of a list array into `array.values`."""
+def list_offsets(array: pa.ListArray) -> Int32s:
+    """[R + 1] offsets of a list array into `array.values`."""
     if len(array) == 0:
-        return np.zeros(1, np.int64)
-    return np.frombuffer(array.buffers()[1], np.int32, len(array) + 1, 4 * array.offset).astype(np.int64)
+        return np.zeros(1, np.int32)
+    return np.frombuffer(array.buffers()[1], np.int32, len(array) + 1, 4 * array.offset)
 
 
 def raw_values(array: pa.Array) -> npt.NDArray[Any]:
     """The data of a primitive array as numpy sees it; arbitrary where null."""
     if pa.types.is_boolean(array.type):
         array = array.cast(pa.int8())
-    dtype = np.dtype(_ARROW_NAMES.get(str(array.type), str(array.type)))
+    dtype = _raw_dtype(array.type)
     if len(array) == 0 or array.buffers()[1] is None:
         return np.zeros(len(array), dtype)
     return np.frombuffer(array.buffers()[1], dtype, len(array), array.offset * dtype.itemsize)
+
+
+def _raw_dtype(arrow: pa.DataType) -> np.dtype[Any]:
+    return np.dtype(_ARROW_NAMES.get(str(arrow), str(arrow)))
 
 
 def null_mask(array: pa.Array) -> Bools | None:
@@ -170,13 +188,16 @@ def _valid(array: pa.Array) -> Bools | None:
     return bits.view(np.bool_)
 
 
-def _values(array: pa.Array, dtype: Dtype) -> tuple[npt.NDArray[Any], Bools | None]:
-    target = _NUMPY[dtype]
-    valid = _valid(array)
-    if valid is None and _ARROW_NAMES.get(str(array.type), str(array.type)) == dtype:
-        return _shared(array), None
-    values = empty(len(array), target)
-    _fill(values, array, valid)
+def _values(array: pa.Array, dtype: Dtype, owned: bool) -> tuple[npt.NDArray[Any], Bools | None]:
+    """The array's numbers as `dtype`, and where it has nulls."""
+    valid, target = _valid(array), _NUMPY[dtype]
+    if not _stays(array, dtype, owned):
+        values = empty(len(array), target)
+        _fill(values, array, valid)
+    else:
+        values = _shared(array).view(target)
+        if valid is not None or _raw_dtype(array.type) != target:
+            _fill(values, array, valid)
     return values, None if valid is None else np.logical_not(valid, out=valid)
 
 
@@ -201,6 +222,14 @@ def _fill(values: npt.NDArray[Any], array: pa.Array, valid: Bools | None) -> Non
         np.copyto(values, raw, casting="unsafe")
 
 
+def _stays(array: pa.Array, dtype: Dtype, owned: bool) -> bool:
+    """Whether the column can have the array's memory: as it is, or written over."""
+    if pa.types.is_null(array.type) or pa.types.is_boolean(array.type):
+        return False
+    raw = _raw_dtype(array.type)
+    return (array.null_count == 0 and raw == _NUMPY[dtype]) or (owned and raw.itemsize == dtype.num_bytes)
+
+
 def _shared(array: pa.Array) -> npt.NDArray[Any]:
     """The array's own memory. By way of a tensor: numpy would mark it read-only, of which torch warns later."""
     owner = pa.Array.from_buffers(array.type, len(array), [None, array.buffers()[1]], 0, array.offset)
@@ -211,22 +240,24 @@ def _shared(array: pa.Array) -> npt.NDArray[Any]:
 def _with_null_lists(column: ColumnRows, null_rows: Bools) -> ColumnRows:
     """The column with each null row holding one null element, whatever Arrow's offsets say of it."""
     assert column.offsets_R1 is not None
-    lengths = np.diff(column.offsets_R1)
-    old = column.values
-    old_nulls = np.zeros(len(old), np.bool_) if column.nulls is None else column.nulls
-    if lengths[null_rows].any():  # a null row may hide values
+    assert column.lengths_R is not None
+    old, old_nulls, lengths = column.values, column.nulls, column.lengths_R
+    null_numbers = np.flatnonzero(null_rows)
+    if lengths[null_numbers].any():  # a null row may hide values
         visible = np.repeat(~null_rows, lengths)
-        old, old_nulls = old[visible], old_nulls[visible]
-    offsets = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(np.where(null_rows, 1, lengths), out=offsets[1:])
+        old, old_nulls = old[visible], None if old_nulls is None else old_nulls[visible]
+        lengths = np.where(null_rows, 0, lengths)
+    offsets = np.zeros(len(lengths) + 1, np.int32)
+    np.cumsum(lengths + null_rows, out=offsets[1:])
     nulls = np.zeros(int(offsets[-1]), np.bool_)
-    added = offsets[:-1][null_rows]
+    added = offsets[null_numbers]
     nulls[added] = True
     kept = np.flatnonzero(~nulls)
     values = empty(len(nulls), old.dtype)
     values[added] = 0
     values[kept] = old
-    nulls[kept] = old_nulls
+    if old_nulls is not None:
+        nulls[kept] = old_nulls
     return ColumnRows(values=values, nulls=nulls, offsets_R1=offsets, is_list=True)
 
 

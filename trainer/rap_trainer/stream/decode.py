@@ -86,10 +86,11 @@ class Decoder:
         self._encoded = [n for n in declared.columns if not convert.is_plain(schema.field(n).type)]
         self._checked = [n for n in declared.columns if _needs_check(declared, n, schema.field(n).type)]
 
-    def decode(self, batch: pa.RecordBatch, *, row_ids: Int64s, event_time_s: float) -> Decoded:
+    def decode(self, batch: pa.RecordBatch, *, row_ids: Int64s, event_time_s: float, owned: bool = False) -> Decoded:
         """Good rows with their `row_ids` (int64 [rows of the batch]), and the bad ones.
 
-        `event_time_s` stands in where the job names no event-time column.
+        `event_time_s` stands in where the job names no event-time column. `owned`: nobody looks at the batch
+        after this, so its memory may become the rows'.
         """
         columns = {name: batch.column(name) for name in self._declared.columns}
         columns |= {name: convert.plain_array(columns[name]) for name in self._encoded}
@@ -104,13 +105,11 @@ class Decoder:
             columns = {name: array.filter(mask) for name, array in columns.items()}
             times = None if times is None else times.filter(mask)
             row_ids = row_ids[keep]
-        converted, blocks = convert.convert(columns, self._declared.columns)
-        rows = Rows(
-            columns=converted,
-            row_ids_R=row_ids,
-            event_times_s_R=_event_times_s(times, self._declared.event_time, event_time_s, len(row_ids)),
-            blocks=blocks,
-        )
+        times_s_R = _event_times_s(
+            times, self._declared.event_time, event_time_s, len(row_ids)
+        )  # before it is written over
+        converted, blocks = convert.convert(columns, self._declared.columns, owned=owned)
+        rows = Rows(columns=converted, row_ids_R=row_ids, event_times_s_R=times_s_R, blocks=blocks)
         return Decoded(rows=rows, kept_rows=kept, bad=bad)
 
     def _check(self, batch: pa.RecordBatch, columns: dict[str, pa.Array]) -> tuple[tuple[BadRow, ...], dict[str, Any]]:

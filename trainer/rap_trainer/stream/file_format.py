@@ -56,6 +56,8 @@ class Piece:
     """Number in the file of each row of the batch; None: `first_row` and on."""
     bad: tuple[BadRow, ...] = ()
     """Rows that are not in the batch; `row` counts in the file."""
+    owned: bool = False
+    """Nobody else looks at the batch's memory."""
 
 
 class EventFile(Protocol):

@@ -230,7 +230,7 @@ def decode_piece(decoder: Decoder, piece: Piece, *, record: Record, unit_base: i
         row_ids = np.arange(first_id, first_id + piece.batch.num_rows)
     else:
         row_ids = piece.row_numbers + unit_base
-    decoded = decoder.decode(piece.batch, row_ids=row_ids, event_time_s=record.modified_s)
+    decoded = decoder.decode(piece.batch, row_ids=row_ids, event_time_s=record.modified_s, owned=piece.owned)
     found = [replace(bad, row=int(row_ids[bad.row]) - unit_base) for bad in decoded.bad]
     return Chunk(
         unit=record.name,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,24 +40,29 @@ class ParquetEvents:
         require_rows(self._path, sum(self._group_rows), first_row)
         groups: list[int] = []
         row = 0
-        for number, rows in enumerate(self._group_rows):
-            if row + rows > first_row or groups:
+        for number, group_rows in enumerate(self._group_rows):
+            if row + group_rows > first_row or groups:
                 groups.append(number)
             else:
-                row += rows
+                row += group_rows
         if not groups:
             return
-        piece_rows = min(MAX_PIECE_ROWS, max(MIN_PIECE_ROWS, int(PIECE_BYTES / self._row_bytes)))
+        most_rows = min(MAX_PIECE_ROWS, max(MIN_PIECE_ROWS, int(PIECE_BYTES / self._row_bytes)))
+        rows = sum(self._group_rows[number] for number in groups)
+        num_pieces = max(1, math.ceil(rows / most_rows - 1 / 16))
+        piece_rows = max(
+            1, math.ceil(rows / num_pieces)
+        )  # about equal: nothing is read while a small last one is converted
         batches = self._file.iter_batches(piece_rows, row_groups=groups, columns=columns, use_threads=True)
         while True:
             with reading(self._path):
                 batch = next(batches, None)
             if batch is None:
                 break
-            skipped = min(max(0, first_row - row), batch.num_rows)
-            if skipped < batch.num_rows:
-                yield Piece(first_row=row + skipped, num_rows=batch.num_rows - skipped, batch=batch.slice(skipped))
+            kept = batch.slice(min(max(0, first_row - row), batch.num_rows))
             row += batch.num_rows
+            if kept.num_rows:
+                yield Piece(first_row=row - kept.num_rows, num_rows=kept.num_rows, batch=kept, owned=True)
 
     def close(self) -> None:
         """Closes the file."""

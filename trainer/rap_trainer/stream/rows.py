@@ -20,8 +20,8 @@ import torch
 from rap_trainer.batch import Block, Column, RawBatch, tensors_of
 from rap_trainer.stream.kept_memory import KEPT, LEAST_BYTES
 
+Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
-_Cut = tuple[npt.NDArray[Any], npt.NDArray[np.bool_] | None, npt.NDArray[np.int32] | None]  # values, nulls, lengths
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,16 +32,16 @@ class ColumnRows:
     """[R] of a scalar column or one whose lists all have length 1, [N] of any other."""
     nulls: npt.NDArray[np.bool_] | None = None
     """bool per value, True where null."""
-    offsets_R1: Int64s | None = None
+    offsets_R1: Int32s | None = None
     """Where each row's list begins in `values`, and the end; None where every row has one value."""
     is_list: bool = False
     """The declared type is a list."""
-    lengths_R: npt.NDArray[np.int32] | None = field(init=False)
-    """int32; None where every row has one value."""
+    lengths_R: Int32s | None = field(init=False)
+    """None where every row has one value."""
 
     def __post_init__(self) -> None:
         offsets = self.offsets_R1
-        lengths = None if offsets is None else np.diff(offsets).astype(np.int32)
+        lengths = None if offsets is None else offsets[1:] - offsets[:-1]
         object.__setattr__(self, "lengths_R", lengths)
 
     @property
@@ -49,13 +49,10 @@ class ColumnRows:
         held = (self.values, self.nulls, self.lengths_R, self.offsets_R1)
         return sum(each.nbytes for each in held if each is not None)
 
-    def cut(self, start: int, stop: int) -> _Cut:
-        """Rows [start, stop), as views but for the lengths of lists of length 1."""
-        first, last, lengths = start, stop, np.ones(stop - start, np.int32) if self.is_list else None
-        if self.offsets_R1 is not None and self.lengths_R is not None:
-            first, last = int(self.offsets_R1[start]), int(self.offsets_R1[stop])
-            lengths = self.lengths_R[start:stop]
-        return self.values[first:last], None if self.nulls is None else self.nulls[first:last], lengths
+    def bounds(self, start: int, stop: int) -> tuple[int, int]:
+        """Where the values of rows [start, stop) begin and end."""
+        offsets = self.offsets_R1
+        return (start, stop) if offsets is None else (offsets.item(start), offsets.item(stop))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,10 +97,12 @@ def batch_of(spans: Sequence[Span], global_rows: int) -> RawBatch:
     columns = {}
     for name, column in spans[0].rows.columns.items():
         tensor = value_of(name)
-        if tensor is None:
-            columns[name] = _joined([rows.columns[name].cut(start, stop) for rows, start, stop in spans])
-        else:
+        if tensor is not None:
             columns[name] = make(tensor, null_of(name), ones_B if column.is_list else None)
+        elif len(spans) == 1:
+            columns[name] = _cut(column, spans[0], ones_B)
+        else:
+            columns[name] = _joined([(rows.columns[name], start, stop) for rows, start, stop in spans], ones_B)
     return RawBatch(
         columns=columns,
         row_ids_B=_tensor([rows.row_ids_R[start:stop] for rows, start, stop in spans]),
@@ -167,17 +166,35 @@ def empty(num: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     return np.frombuffer(pa.allocate_buffer(num * dtype.itemsize), dtype)
 
 
-def _joined(cuts: Sequence[_Cut]) -> Column:
-    values, nulls, lengths = zip(*cuts, strict=True)
-    joined_nulls = None
-    if any(part is not None for part in nulls):
-        pairs = zip(values, nulls, strict=True)
-        joined_nulls = _tensor([np.zeros(len(part), np.bool_) if null is None else null for part, null in pairs])
-    return Column(
-        values_N=_tensor(values),
-        nulls_N=joined_nulls,
-        lengths_B=None if lengths[0] is None else _tensor(lengths),
-    )
+def _cut(column: ColumnRows, span: Span, ones_B: torch.Tensor) -> Column:
+    """The span's part of a column, as views."""
+    _, start, stop = span
+    first, last = column.bounds(start, stop)
+    lengths = ones_B if column.is_list else None
+    if column.lengths_R is not None:
+        lengths = torch.from_numpy(column.lengths_R[start:stop])
+    nulls = None if column.nulls is None else torch.from_numpy(column.nulls[first:last])
+    return Column.of(torch.from_numpy(column.values[first:last]), nulls, lengths)
+
+
+def _joined(parts: Sequence[tuple[ColumnRows, int, int]], ones_B: torch.Tensor) -> Column:
+    """Rows [start, stop) of each part in a row."""
+    cuts = [(column, slice(*column.bounds(start, stop)), slice(start, stop)) for column, start, stop in parts]
+    values, nulls = [column.values[cut] for column, cut, _ in cuts], None
+    if any(column.nulls is not None for column, _, _ in cuts):
+        nulls = _tensor([_flags(column, cut) for column, cut, _ in cuts])
+    lengths = ones_B if parts[0][0].is_list else None
+    if any(column.lengths_R is not None for column, _, _ in cuts):
+        lengths = _tensor([_lengths(column, rows) for column, _, rows in cuts])
+    return Column.of(_tensor(values), nulls, lengths)
+
+
+def _flags(column: ColumnRows, cut: slice) -> npt.NDArray[np.bool_]:
+    return np.zeros(cut.stop - cut.start, np.bool_) if column.nulls is None else column.nulls[cut]
+
+
+def _lengths(column: ColumnRows, rows: slice) -> Int32s:
+    return np.ones(rows.stop - rows.start, np.int32) if column.lengths_R is None else column.lengths_R[rows]
 
 
 def _tensor(parts: Sequence[npt.NDArray[Any]]) -> torch.Tensor:
