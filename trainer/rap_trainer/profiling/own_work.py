@@ -7,7 +7,7 @@ Probes of one kind and length say how much room a window has; how well these ver
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 import torch.distributed as dist
@@ -24,8 +24,9 @@ from rap_trainer.world import World
 
 NOTHING = ""
 """The step without preprocessing."""
-STEPS, REPEATS = 4, 3
-"""Timed in turn with the other windows, so often; the median counts."""
+STEPS, REPEATS = (4, 2), (3, 2)
+"""Timed in turn with the other windows, so often; the median counts. The second of each for steps as long as LONG_S."""
+LONG_S = 10e-3
 LEAST_S = 1e-6
 
 
@@ -59,17 +60,17 @@ def own_work(runtime: CapturedRuntime, world: World) -> dict[str, float]:
         cases = {NOTHING: captured(NoPreprocessing(), Schedule())}
         for name in (INLINE, *PLACES):
             cases[name] = captured(work, Schedule.uniform(kernels, Window(name)))
+        (first_s,) = _slowest([_timed(cases[NOTHING], world, num_steps=1)], world)
+        is_long = first_s >= LONG_S
         times: dict[str, list[float]] = {name: [] for name in cases}
-        for _ in range(REPEATS):
+        for _ in range(REPEATS[is_long]):
             for name, steps in cases.items():
-                times[name].append(_timed(steps, world))
+                times[name].append(_timed(steps, world, num_steps=STEPS[is_long]))
         for steps in cases.values():
             runtime.beside.close_behind(steps)
         runtime.beside.run(torch.cuda.empty_cache)
-    medians = torch.tensor([statistics.median(each) for each in times.values()], dtype=torch.float64)
-    if world.size > 1:
-        dist.all_reduce(medians, op=dist.ReduceOp.MAX, group=world.control_group)
-    return dict(zip(times, medians.tolist(), strict=True))
+    medians = _slowest([statistics.median(each) for each in times.values()], world)
+    return dict(zip(times, medians, strict=True))
 
 
 def with_own_work(profile: Profile, own: Mapping[str, float], *, predicted_s: float) -> Profile:
@@ -88,15 +89,22 @@ def with_own_work(profile: Profile, own: Mapping[str, float], *, predicted_s: fl
     return scaled.model_copy(update={"step_seconds": own[NOTHING], "windows": tuple(windows)})
 
 
-def _timed(steps: CapturedSteps, world: World) -> float:
+def _slowest(seconds: Sequence[float], world: World) -> list[float]:
+    found = torch.tensor(seconds, dtype=torch.float64)
+    if world.size > 1:
+        dist.all_reduce(found, op=dist.ReduceOp.MAX, group=world.control_group)
+    return [float(each) for each in found]
+
+
+def _timed(steps: CapturedSteps, world: World, *, num_steps: int) -> float:
     """Seconds of a step on this rank; all ranks begin together."""
     torch.cuda.synchronize(world.device)
     dist.barrier(world.control_group)
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]  # torch leaves it untyped
     steps.replay(0)
     begin.record()
-    for turn in range(STEPS):
+    for turn in range(num_steps):
         steps.replay(1 - turn % 2)
     end.record()
     end.synchronize()
-    return float(begin.elapsed_time(end)) / 1e3 / STEPS
+    return float(begin.elapsed_time(end)) / 1e3 / num_steps
