@@ -2,7 +2,8 @@
 
 A source keeps many of these and cuts batches from them. No bad row is in here, and nothing here
 knows where rows come from. Columns with one value a row stand as the rows of one matrix a dtype, so that a
-batch of 40 columns is cut with a few slices; jagged ones are numpy arrays, whose slices cost a tenth of a tensor's.
+batch of 40 columns is cut with a few slices, or where copying would cost more are arrays of their own, as jagged ones are:
+slices of those cost a tenth of a tensor's.
 Shapes: R rows, N elements of a jagged column, C columns of a block, B rows of a batch.
 """
 
@@ -64,7 +65,7 @@ class Rows:
     event_times_s_R: npt.NDArray[np.float64]
     """NaN where unknown."""
     blocks: tuple[Block, ...] = ()
-    """[C, R]: values by dtype, then null flags; the memory of the columns with one value a row."""
+    """[C, R]: values by dtype, then null flags; the memory of columns with one value a row, of all or of some."""
 
     @property
     def num_rows(self) -> int:
