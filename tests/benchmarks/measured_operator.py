@@ -14,7 +14,6 @@ import signal
 import sys
 import threading
 import time
-from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -89,12 +88,14 @@ def _report(file: Path) -> None:
 
 def _threads() -> dict[str, float]:
     """CPU seconds by what threads are for; of those that have ended nothing is known."""
-    ticks, found = os.sysconf("SC_CLK_TCK"), Counter[str]()
+    ticks: int = os.sysconf("SC_CLK_TCK")
+    found: dict[str, float] = {}
     for thread in threading.enumerate():
         with suppress(FileNotFoundError):
             numbers = Path(f"/proc/self/task/{thread.native_id}/stat").read_text().rpartition(")")[2].split()
-            found[re.sub(r"[-_]?[0-9]+.*", "", thread.name)] += (int(numbers[11]) + int(numbers[12])) / ticks
-    return dict(found)
+            name = re.sub(r"[-_]?[0-9]+.*", "", thread.name)
+            found[name] = found.get(name, 0.0) + (int(numbers[11]) + int(numbers[12])) / ticks
+    return found
 
 
 def _quantile(values: list[float], share: float) -> float:
