@@ -17,6 +17,7 @@ from rap_trainer.stream.decode import Declared, Decoded, Decoder
 from rap_trainer.stream.kept_memory import KEPT
 from rap_trainer.stream.parquet_file import ParquetEvents
 from rap_trainer.stream.rows import Span, batch_of
+from stream.file_jobs import job, ranks, step, table, write
 
 ROWS = 60
 TYPES = {
@@ -145,3 +146,23 @@ def test_pieces_over_row_groups_are_about_equal_and_hold_their_rows(
     assert [(piece.first_row, piece.num_rows) for piece in pieces] == [(20, 19), (39, 21)]
     rows = [row for piece in pieces for row in piece.batch.select(wanted).to_pylist()]
     assert rows == batch().select(wanted).slice(20).to_pylist()
+
+
+@pytest.mark.parametrize("ranks_per_node", [1, 2], ids=["each rank decodes", "one decodes for both"])
+def test_ranks_train_the_same_values_from_arrows_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranks_per_node: int
+) -> None:
+    for number in range(3):
+        write(tmp_path / "events", f"{number}.parquet", table(100 * number, 100), row_group_size=40)
+    monkeypatch.setattr(parquet_file, "MIN_PIECE_ROWS", 30)
+    monkeypatch.setattr(parquet_file, "PIECE_BYTES", 1)
+
+    def trained() -> list[list[dict[str, Any]]]:
+        """By step and rank; batches of 2 x 16 rows over pieces of 25."""
+        with ranks(job(tmp_path / "events", batch_rows=16), 2, ranks_per_node=ranks_per_node) as sources:
+            return [[contents(batch) for batch in batches] for batches in iter(lambda: step(sources), None)]
+
+    copies = trained()
+    monkeypatch.setattr(convert, "SHARED_ROWS", 1)
+    assert trained() == copies
+    assert sum(len(rank["row_ids"]) for batches in copies for rank in batches) == 300
