@@ -19,7 +19,7 @@ from rap_trainer.plan.comparison import PREPROCESSING, STEP, TRAINING
 from rap_trainer.replan.planning_page import PlanningPage
 from rap_trainer.replan.profile_in_force import ProfileInForce
 from rap_trainer.replan.remeasuring import MAX_SHARE, Remeasuring
-from rap_trainer.step.agreement import Message, decide
+from rap_trainer.step.agreement import Message, Messages, decide
 from replanning.cpu_profile import cpu_profile
 from train.small_jobs import small_job
 
@@ -176,7 +176,7 @@ def test_without_memory_for_probes_the_profile_stays_and_training_goes_on(job: J
 def test_the_first_ranks_word_alone_makes_all_ranks_measure() -> None:
     def all_of(*flags: bool) -> bool:
         messages = [Message(rows=1, ended=False, measure=flag) for flag in flags]
-        return decide(messages, room=True, full=lambda offers: (1,), partial=lambda offers: None).measure
+        return decide(Messages(messages), room=True, full=lambda offers: (1,), partial=lambda offers: None).measure
 
     assert all_of(True, False)
     assert not all_of(False, True)

@@ -15,7 +15,7 @@ from rap_trainer.display.metric_store import MetricStore
 from rap_trainer.plan.fits import PlanRefused
 from rap_trainer.replan.switcher import Switcher
 from rap_trainer.replan.watch import PlanWatch
-from rap_trainer.step.agreement import Message, decide
+from rap_trainer.step.agreement import Message, Messages, decide
 from replanning.made_plans import made_plan
 from train.small_jobs import small_job
 
@@ -73,7 +73,7 @@ def step(ranks: Sequence[Rank]) -> None:
     """One step of the loop, as far as plans go."""
     offers = [rank.switcher.offer() for rank in ranks]
     messages = [Message(rows=1, ended=False, ready_plan=ready, refused_plan=refused) for ready, refused in offers]
-    decision = decide(messages, room=True, full=lambda _: None, partial=lambda _: None)
+    decision = decide(Messages(messages), room=True, full=lambda _: None, partial=lambda _: None)
     for rank in ranks:
         rank.switcher.act(switch=decision.switch_plan, drop=decision.drop_plan)
 

@@ -8,7 +8,7 @@ from typing import get_type_hints
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rap_trainer.step.agreement import Message, decide, starved
+from rap_trainer.step.agreement import Message, Messages, decide, starved
 from rap_trainer.step.clock import Clock
 from rap_trainer.step.host_exchange import CACHE_LINE_BYTES
 from rap_trainer.stream.source import Offer
@@ -37,13 +37,15 @@ MESSAGES = st.lists(
     messages=st.lists(
         st.builds(
             Message, **{name: st.booleans() if kind is bool else SIZES.get(name, LONG) for name, kind in KINDS.items()}
-        )
+        ),
+        min_size=1,
     )
 )
 def test_messages_arrive_as_they_were_sent(messages: list[Message]) -> None:
-    arrived = Message.read(b"".join(message.packed() for message in messages))
-    assert arrived == messages
-    assert all([type(value) for value in message] == list(KINDS.values()) for message in arrived)
+    arrived = Messages.read(b"".join(message.packed() for message in messages))
+    assert list(map(Message._make, zip(*arrived.every, strict=True))) == messages
+    assert [type(values[0]) for values in arrived.every] == list(KINDS.values())
+    assert [offer.seen_rows for offer in arrived.offers] == [message.seen_rows for message in messages]
 
 
 def test_a_message_fills_no_more_than_a_line_of_a_cache() -> None:
@@ -65,7 +67,7 @@ def ready(**changes: object) -> Message:
 
 @given(messages=MESSAGES, room=st.booleans())
 def test_a_failure_of_any_rank_ends_all_and_nothing_else_is_done(messages: list[Message], room: bool) -> None:
-    decision = decide(messages, room=room, full=full, partial=partial)
+    decision = decide(Messages(messages), room=room, full=full, partial=partial)
     failures = [message.failure for message in messages if message.failure]
     assert decision.failure == min(failures, default=0)
     if failures:
@@ -75,7 +77,7 @@ def test_a_failure_of_any_rank_ends_all_and_nothing_else_is_done(messages: list[
 
 @given(messages=MESSAGES, room=st.booleans())
 def test_no_step_is_prepared_once_it_is_the_last(messages: list[Message], room: bool) -> None:
-    decision = decide(messages, room=room, full=full, partial=partial)
+    decision = decide(Messages(messages), room=room, full=full, partial=partial)
     assert not (decision.last and decision.shares)
     if decision.shares is not None:
         assert room
@@ -85,31 +87,31 @@ def test_no_step_is_prepared_once_it_is_the_last(messages: list[Message], room: 
 
 @given(messages=MESSAGES)
 def test_the_run_ends_only_when_every_rank_has_ended_and_no_row_is_left(messages: list[Message]) -> None:
-    decision = decide(messages, room=True, full=full, partial=partial)
+    decision = decide(Messages(messages), room=True, full=full, partial=partial)
     if decision.ended:
         assert all(message.ended and message.rows == 0 for message in messages)
 
 
 def test_a_rank_without_rows_makes_all_wait_for_a_full_step() -> None:
-    decision = decide([ready(), ready(rows=3)], room=True, full=full, partial=partial)
+    decision = decide(Messages([ready(), ready(rows=3)]), room=True, full=full, partial=partial)
     assert decision.shares is None
     assert not decision.last
 
 
 def test_a_partial_step_is_trained_when_the_first_rank_says_so() -> None:
     late = [ready(flush=True), ready(rows=0)]
-    assert decide(late, room=True, full=full, partial=partial).shares == (FULL, 0)
+    assert decide(Messages(late), room=True, full=full, partial=partial).shares == (FULL, 0)
     others_clock = [ready(), ready(rows=0, flush=True)]
-    assert decide(others_clock, room=True, full=full, partial=partial).shares is None
+    assert decide(Messages(others_clock), room=True, full=full, partial=partial).shares is None
 
 
 def test_the_last_rows_of_an_ended_source_are_trained_without_waiting() -> None:
     last = [ready(rows=2, ended=True), ready(rows=0, ended=True)]
-    assert decide(last, room=True, full=full, partial=partial).shares == (2, 0)
+    assert decide(Messages(last), room=True, full=full, partial=partial).shares == (2, 0)
 
 
 def test_max_steps_ends_the_run_with_rows_left() -> None:
-    assert decide([ready()], room=False, full=full, partial=partial).ended
+    assert decide(Messages([ready()]), room=False, full=full, partial=partial).ended
 
 
 @pytest.mark.parametrize(("since_s", "due"), [(0.4, False), (0.5, True), (7.0, True)])

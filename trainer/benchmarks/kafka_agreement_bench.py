@@ -91,7 +91,7 @@ def _rank(rank: int, options: Options, results: Any) -> None:
     memory = np.ones(WORK_BYTES, np.uint8)
     for _ in range(WARM_UP_ROUNDS):
         _agree(exchange)
-    began_s = exchange(Message(rows=round(time.monotonic() * 1e6), ended=False))[0].rows / 1e6 + options.gap_s
+    began_s = _common_instant_s(exchange) + options.gap_s
     times = np.empty((options.rounds, 2))  # offer and decision of each round, since the instant
     for number in range(options.rounds):
         instant_s = began_s + number * options.gap_s
@@ -101,6 +101,13 @@ def _rank(rank: int, options: Options, results: Any) -> None:
         _agree(exchange)
         times[number] = offered_s - instant_s, time.monotonic() - instant_s
     results.put(times)
+
+
+def _common_instant_s(exchange: Exchange) -> float:
+    """What the first rank's clock shows, which is that of all."""
+    return (
+        float(exchange(Message(rows=0, ended=False, seen_rows=round(time.monotonic() * 1e6))).every.seen_rows[0]) / 1e6
+    )
 
 
 def _agree(exchange: Exchange) -> None:

@@ -6,8 +6,8 @@ A rank never acts on its own clock, signal or failure; it says so in its message
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Self
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, Self, cast
 
 from rap_contract import metrics
 
@@ -20,7 +20,7 @@ Shares = Callable[[Sequence[Offer]], tuple[int, ...] | None]
 
 
 class Message(NamedTuple):
-    """What a rank says before a step. A tuple, since all ranks' messages are made before every step."""
+    """What a rank says before a step."""
 
     rows: int
     ended: bool
@@ -44,22 +44,29 @@ class Message(NamedTuple):
     bad_rows: int = 0
     """Totals of the rank's source, for a budget over all ranks."""
 
-    @property
-    def offer(self) -> Offer:
-        return Offer(self.rows, self.ended, self.seen_rows, self.bad_rows)
-
     def packed(self) -> bytes:
         """As it travels."""
         return _PACKING.pack(*self)
 
-    @classmethod
-    def read(cls, packed: bytes) -> list[Self]:
-        """Those that were packed, one after the other."""
-        return list(map(cls._make, _PACKING.iter_unpack(packed)))
-
 
 _PACKING = struct.Struct("=i??h???qq?qq")
 """Message's fields in order; with what `host_exchange.py` adds they fill one line of a cache."""
+
+
+class Messages:
+    """Those of all ranks, field by field: they are read before every step, and most fields are at rest."""
+
+    def __init__(self, messages: Iterable[Any]) -> None:
+        """Of each rank, in order, a Message or the like."""
+        every = cast("Any", Message._make(zip(*messages, strict=True)))
+        self.every: Any = every
+        """For each field its values on all ranks."""
+        self.offers = list(map(Offer._make, zip(every.rows, every.ended, every.seen_rows, every.bad_rows, strict=True)))
+
+    @classmethod
+    def read(cls, packed: bytes) -> Self:
+        """Those that were packed, one after the other."""
+        return cls(_PACKING.iter_unpack(packed))
 
 
 class Decision(NamedTuple):
@@ -88,30 +95,28 @@ class Decision(NamedTuple):
         return self.stop or self.ended or self.failure != 0
 
 
-def decide(messages: Sequence[Message], *, room: bool, full: Shares, partial: Shares) -> Decision:
+def decide(messages: Messages, *, room: bool, full: Shares, partial: Shares) -> Decision:
     """The decision that follows from all ranks' messages, in rank order.
 
     `room`: whether another step may be prepared at all (spec.trainer.maxSteps). `full` and `partial` are the source's
     rules for a full step and for whatever is there.
     """
-    first = messages[0]
-    every: Any = Message._make(zip(*messages, strict=True))  # each field of all ranks
+    every = messages.every
     if any(every.failure):
         return Decision(failure=min(filter(None, every.failure)))
     if any(every.stop):
         return Decision(stop=True)
     all_ended, shares = all(every.ended), None
     if room:
-        offers = list(map(Offer._make, zip(every.rows, every.ended, every.seen_rows, every.bad_rows, strict=True)))
-        shares = partial(offers) if all_ended or first.flush else full(offers)
+        shares = (partial if all_ended or every.flush[0] else full)(messages.offers)
     return Decision(
         shares=shares,
         ended=shares is None and (all_ended or not room),
-        checkpoint=first.checkpoint,
-        report=first.report,
-        switch_plan=first.ready_plan if len(set(every.ready_plan)) == 1 else 0,
+        checkpoint=every.checkpoint[0],
+        report=every.report[0],
+        switch_plan=every.ready_plan[0] if len(set(every.ready_plan)) == 1 else 0,
         drop_plan=next(filter(None, every.refused_plan), 0),
-        measure=first.measure,
+        measure=every.measure[0],
     )
 
 
@@ -122,11 +127,11 @@ class Exchange:
         """Collective. Raises PeerLost."""
         self._gather = gathering(world, _PACKING.size) if world.size > 1 else None
 
-    def __call__(self, message: Message) -> list[Message]:
+    def __call__(self, message: Message) -> Messages:
         """Collective. Raises PeerLost."""
         if self._gather is None:
-            return [message]
-        return Message.read(self._gather(message.packed()))
+            return Messages([message])
+        return Messages.read(self._gather(message.packed()))
 
 
 def starved(ready: Sequence[int], *, batch_rows: int, seconds: float) -> str:

@@ -160,8 +160,8 @@ class Loop:
         )
         planned = self.step + (self._pending is not None)
         messages = self._exchange(message)
-        self._ready = tuple(message.rows for message in messages)
-        self._hear([message.offer for message in messages])
+        self._ready = messages.every.rows
+        self._hear(messages.offers)
         decision = decide(
             messages,
             room=self._spec.trainer.max_steps is None or planned < self._spec.trainer.max_steps,
@@ -307,9 +307,8 @@ class Loop:
     def _agreed_failure(self) -> int:
         """The exit code of any rank's failure, or 0."""
         failure = self._failure.code if self._failure else 0
-        return min(
-            (m.failure for m in self._exchange(Message(rows=0, ended=True, failure=failure)) if m.failure), default=0
-        )
+        messages = self._exchange(Message(rows=0, ended=True, failure=failure))
+        return min(filter(None, messages.every.failure), default=0)
 
     def _failed(self, code: int) -> Ending:
         """The reason of whichever rank failed with `code`."""
