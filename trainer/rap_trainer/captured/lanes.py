@@ -7,12 +7,11 @@ from contextlib import contextmanager
 
 import torch
 
-NAMES = ("tables", "list_tables", "exchange", "bottom", "tail", "learn", "prepare", "ids", "progress")
-"""Branches of a step; the tables' is the second where rows hold several ids."""
-URGENT = ("bottom", "list_tables")
+NAMES = ("tables", "exchange", "bottom", "tail", "learn", "prepare", "ids", "progress")
+"""Branches of a step."""
+URGENT = ("bottom",)
 """Branches whose kernels are taken first where SMs are short: the bottom MLP's backward is a long chain of small ones, and
-ended last. 627 -> 579 us a step with one GPU, 717 -> 710 with two (H200, plan 0, batch 4096, 2026-11-30). Lists are sorted in a long chain too, and
-millions of ids: waiting kernel by kernel behind matrix products it ended 2.5 ms after the gradients were there (H200, plan 4, batch 4096, 2026-11-30)."""
+ended last. 627 -> 579 us a step with one GPU, 717 -> 710 with two (H200, plan 0, batch 4096, 2026-11-30)."""
 
 
 class Lane:
@@ -63,8 +62,7 @@ class Lanes:
 
     def __init__(self, device: torch.device) -> None:
         lanes = (Lane(device, urgent=name in URGENT) for name in NAMES)
-        self.tables, self.list_tables, self.exchange, self.bottom, self.tail, *others = lanes
-        self.learn, self.prepare, self.ids, self.progress = others
+        self.tables, self.exchange, self.bottom, self.tail, self.learn, self.prepare, self.ids, self.progress = lanes
         self.capture = Lane(device)
         """What warm-up and capture run on."""
 

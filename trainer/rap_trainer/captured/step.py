@@ -89,7 +89,6 @@ class TrainStep:
         self.preprocessor, self.schedule, self.score = preprocessor, schedule, score
         self.lanes, self.lists = lanes, lists
         self.progress = progress
-        self._tables = lanes.tables if lists is None else lanes.list_tables
         self._split = SplitColumns(dense.blocks, dense.flat.values.device) if dense.blocks.num_split else None
         self._muted = False
 
@@ -119,10 +118,10 @@ class TrainStep:
             dense.forward_bottom(current.dense)
             if dense.tables is not None and current.replicated is not None:
                 dense.tables.forward(current.replicated.kjt, exchange.peer)
-        self._tables.fork()
-        with self._tables.on():
+        self.lanes.tables.fork()
+        with self.lanes.tables.on():
             pooled = self.lookup(current.inputs.kjt)
-        self._tables.join()
+        self.lanes.tables.join()
         self._open(Window.OUTPUT_DIST, following)
         embeddings = Embeddings(own=self._own(pooled.detach()), peer=exchange.peer, present_BS=current.present_BS)
         self._exchange_and_forward(pooled.detach(), embeddings, following)
@@ -198,15 +197,15 @@ class TrainStep:
     ) -> None:
         """TorchRec's fused update, on the lane of the lookup, where autograd runs it anyway."""
         if gate is None:
-            self._tables.fork()
-        with self._tables.on():
+            self.lanes.tables.fork()
+        with self.lanes.tables.on():
             _share_rest(current.inputs)
             if gate is not None:
                 gate.ids_known()
             pooled.backward(grads[: pooled.numel()].view_as(pooled))  # type: ignore[no-untyped-call]  # torch leaves it untyped
             if gate is not None:
                 gate.backward_enqueued()
-        self._tables.join()
+        self.lanes.tables.join()
 
     @contextmanager
     def muted(self) -> Iterator[None]:
