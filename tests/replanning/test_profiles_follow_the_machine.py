@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from rap_contract import metrics
 from rap_contract.operations import Replanning
+from rap_contract.problem import InvalidDocument
 from rap_contract.profile import Profile
 from rap_contract.windows import PLACES
 from rap_trainer.display.metric_store import MetricStore
@@ -100,6 +101,14 @@ def test_a_step_that_is_one_graph_corrects_training_and_kernels_alike(job: Job) 
     assert corrected.step_seconds == pytest.approx(1.5 * STEP_S)
 
 
+def test_what_all_preprocessing_takes_inline_grows_with_the_lists_of_today(job: Job) -> None:
+    page = PlanningPage(job.job, job.store, SimpleNamespace(plan=None), profile=job.profile)
+    job.store.set(metrics.MEAN_LIST_LENGTH, 3.0, group="cat_{0..2}")
+    short_s = page.inline_seconds(job.profile.read())
+    job.store.set(metrics.MEAN_LIST_LENGTH, 60.0, group="cat_{0..2}")
+    assert page.inline_seconds(job.profile.read()) > short_s > 0
+
+
 def test_drift_of_the_step_measures_the_windows_again_for_this_attempt_and_the_next(job: Job) -> None:
     remeasuring = job.remeasuring(slower, min_interval_seconds=600)
     job.measured_over_predicted(**{STEP: 1.1})
@@ -163,9 +172,12 @@ def test_a_profile_that_was_broken_meanwhile_is_not_measured_over(job: Job) -> N
     assert job.path.read_text() == "{}"
 
 
-def test_without_memory_for_probes_the_profile_stays_and_training_goes_on(job: Job) -> None:
+@pytest.mark.parametrize(
+    "lack", [MemoryError("100 MiB are free on some rank"), InvalidDocument(())], ids=["memory", "document"]
+)
+def test_where_measuring_fails_the_profile_stays_and_training_goes_on(job: Job, lack: Exception) -> None:
     def lacking(profile: Profile) -> Profile:
-        raise MemoryError("100 MiB are free on some rank")
+        raise lack
 
     before = job.path.read_text()
     job.remeasuring(lacking).act()

@@ -137,16 +137,15 @@ def _attempt(
         switcher = Switcher.watching_environment(os.environ, runtime, store, tell=shown.told("replan", world))
         ending.callback(switcher.close)
         profile = ProfileInForce(job, os.environ, store)
+        window, owners = default_window(runtime_name, world), owners_of(model.plan)
+        planning = PlanningPage(job, store, runtime, profile=profile, owners=owners, default_window=window)
         if world.rank == 0:
-            window, owners = default_window(runtime_name, world), owners_of(model.plan)
-            pages[PLANNING_PATH] = PlanningPage(
-                job, store, runtime, profile=profile, owners=owners, default_window=window
-            )
+            pages[PLANNING_PATH] = planning
             ending.callback(pages.pop, PLANNING_PATH, None)
             profile.show()
         watch, meters = LossWatch(world.device), _meters(store, spec, runtime, found)
         reports = Reports(spec.evaluation, world, evaluator=evaluator, timer=runtime.timer, watch=watch, meters=meters)
-        measure = measure_again(runtime, runtime_name, world)
+        measure = measure_again(runtime, runtime_name, world, inline_seconds=planning.inline_seconds)
         tools = Tools(
             world=world,
             source=source,

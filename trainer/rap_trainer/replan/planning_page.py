@@ -13,8 +13,11 @@ from typing import Any
 from rap_contract import metrics
 from rap_contract.job import RAPJob
 from rap_contract.problem import InvalidDocument
-from rap_contract.profile import GroupWorkload, Workload
+from rap_contract.profile import GroupWorkload, Profile, Workload
 from rap_contract.windows import INLINE
+from rap_planner.cost import Costs
+from rap_planner.loads import Estimator
+from rap_planner.task import Task
 from rap_planner.task_json import task_document
 
 from rap_trainer.display.metric_store import MetricStore
@@ -53,7 +56,7 @@ class PlanningPage:
 
     def _content(self) -> dict[str, Any]:
         profile, is_corrected = self._profile.corrected()
-        task = task_for(self._job, profile, workload=self._workload(), owners=self._owners)
+        task = self._task(profile)
         plan = self._runtime.plan
         return {
             "profile": profile.model_dump(mode="json", by_alias=True),
@@ -62,6 +65,13 @@ class PlanningPage:
             "defaultWindow": self._default_window,
             "corrected": is_corrected,
         }
+
+    def inline_seconds(self, profile: Profile) -> float:
+        """All preprocessing of the data of today inline, by a profile. Raises InvalidDocument."""
+        return Estimator(Costs(profile), self._task(profile)).inline_seconds()
+
+    def _task(self, profile: Profile) -> Task:
+        return task_for(self._job, profile, workload=self._workload(), owners=self._owners)
 
     def _workload(self) -> Workload:
         """The sizes measured lately, by column."""

@@ -31,7 +31,7 @@ OTHER_LISTS = 0.5
 """Change of a group's mean list length since the windows were measured, upon which what fits into them is measured again."""
 
 Measure = Callable[[Profile], Profile]
-"""The profile with the windows of the step as they are now. Collective."""
+"""The profile with the windows of the step as they are now. Collective. Raises MemoryError, on the first rank InvalidDocument."""
 
 
 class Remeasuring:
@@ -86,7 +86,7 @@ class Remeasuring:
         assert self._measure is not None
         try:
             profile = self._measure(before)
-        except MemoryError as lack:
+        except (MemoryError, InvalidDocument) as lack:
             log.warning("the windows are not measured again: %s", lack)
             return
         if self._world.rank == 0:
@@ -106,16 +106,26 @@ class Remeasuring:
             return None
 
 
-def measure_again(runtime: Runtime, name: str, world: World) -> Measure | None:
-    """How a runtime measures its windows between two steps. None for the eager one: a probe beside its step would train."""
+def measure_again(
+    runtime: Runtime, name: str, world: World, *, inline_seconds: Callable[[Profile], float]
+) -> Measure | None:
+    """How a runtime measures its windows between two steps. None for the eager one: a probe beside its step would train.
+
+    Long steps with the job's own launches, as `rap profile` does, others with probes. `inline_seconds`: all preprocessing
+    of the data of today inline, by a profile; asked on the first rank only.
+    """
     if name != "captured":
         return None
     from rap_trainer.captured.runtime import CapturedRuntime  # Triton, and only for GPUs
     from rap_trainer.profiling.captured_again import measured_again
+    from rap_trainer.profiling.own_work import LONG_S, own_work, with_own_work
 
     assert isinstance(runtime, CapturedRuntime)
 
     def measure(profile: Profile) -> Profile:
+        if profile.step_seconds >= LONG_S:
+            own = own_work(runtime, world)
+            return with_own_work(profile, own, predicted_s=inline_seconds(profile)) if world.rank == 0 else profile
         used = dict.fromkeys(placed.programs for placed in runtime.schedule.placements)
         grids = tuple({None: None, **used})
         with runtime.beside.alone():
