@@ -29,6 +29,7 @@ from train.watching import has_checkpoint, steps_begun
 pytestmark = pytest.mark.kafka
 
 BATCH, RANKS, PARTITIONS, ROWS_A_MESSAGE = 8, 2, 4, 10
+REST_S = 3600.0  # thousands of steps are left after the last kill, with a checkpoint every 0.3 s
 LOOK_S = 0.0005  # for what lasts some milliseconds
 Moment = Literal["step", "writing", "marked"]
 """When a rank is killed: after some more steps; while a checkpoint is being written; when a checkpoint has its marker and
@@ -77,7 +78,7 @@ def kill_and_audit(
         wanted = steps_begun(ledger) + choose.randrange(1, max(2, total // (2 * kills)))
         until(lambda wanted=wanted: steps_begun(ledger) >= wanted, f"{wanted} steps are begun")
         kill_at(run, folder / "checkpoints", moment, choose.randrange(RANKS))
-    assert run.wait() == ExitCode.DONE, run.output
+    assert run.wait(REST_S) == ExitCode.DONE, run.output
     assert read_manifest(newest(folder)).attempt == kills + 1
     account = replay(ledger)
     assert sum(step.rows for steps in account.values() for step in steps.values()) == rows

@@ -36,8 +36,9 @@ class Run:
         self._output = output
         self.ended = False
 
-    def wait(self) -> int:
+    def wait(self, timeout_s: float = DEADLINE_S) -> int:
         """The launcher's exit code."""
+        self._connection.settimeout(timeout_s)
         code = int(json.loads(self._lines.readline())["code"])
         self._hang_up()
         return code
