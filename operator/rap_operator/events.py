@@ -19,6 +19,7 @@ from rap_operator.resources import EVENTS
 LOG = logging.getLogger(__name__)
 REPEAT_AFTER_S = 1800.0  # an identical event is told again after so long (Flink's operator: 30 min)
 MAX_REMEMBERED = 10_000
+MAX_AHEAD_S = 10  # so many events of one second keep their order
 COMPONENT = "rap-operator"
 
 
@@ -29,6 +30,8 @@ class EventSink:
         self._api, self._wall_clock = api, wall_clock
         self._lock = threading.Lock()
         self._told: OrderedDict[str, float] = OrderedDict()
+        self._last_s: OrderedDict[str, int] = OrderedDict()
+        """Time of the last event of a job, by its UID."""
 
     def tell(self, subject: Subject, notice: Notice) -> None:
         """Writes an event unless the same was written lately."""
@@ -39,13 +42,26 @@ class EventSink:
             return
         window = int(now_s // REPEAT_AFTER_S)
         digest = hashlib.sha256(f"{said}/{window}".encode()).hexdigest()[:16]
+        written = event(subject, notice, f"{subject.base}.{digest}", self._later(subject.uid, now_s))
         try:
-            self._api.create(EVENTS, subject.namespace, event(subject, notice, f"{subject.base}.{digest}", now_s))
+            self._api.create(EVENTS, subject.namespace, written)
         except ApiError as error:
             if not error.is_conflict:
                 LOG.info("event %s was not written: %s", notice.reason, error)
         except ApiUnavailable as error:
             LOG.info("event %s was not written: %s", notice.reason, error)
+
+    def _later(self, uid: str, now_s: float) -> int:
+        """Now, or a second after the job's last event: kubectl sorts them by whole seconds, and those of one second anyhow."""
+        with self._lock:
+            last_s = self._last_s.get(uid, 0)
+            # A clock that was set back is followed: waiting for the old time would date events of hours to come alike.
+            moment_s = last_s + 1 if 0 <= last_s - int(now_s) < MAX_AHEAD_S else int(now_s)
+            self._last_s[uid] = moment_s
+            self._last_s.move_to_end(uid)
+            if len(self._last_s) > MAX_REMEMBERED:
+                self._last_s.popitem(last=False)
+        return moment_s
 
     def _is_news(self, said: str, now_s: float) -> bool:
         with self._lock:
