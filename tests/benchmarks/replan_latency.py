@@ -24,10 +24,8 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable
 from pathlib import Path
 
-import urllib3
 from node_agent.agent import NodeAgent
 from node_agent.nodes import NodeSpec
 from operator_world.on_server import OnServer, install_crd
@@ -35,7 +33,7 @@ from rap_contract.metrics import MEAN_LIST_LENGTH, PLAN_SWITCH_SECONDS
 from rap_operator.naming import SELECTOR
 from rap_operator.replanning.plan_config import in_force
 from replanning.drifting_job import LONG, SHORT, WINDOW_S, Producer, job, pages, plans_in, profile_into, samples
-from servers.kube_api import KubeError, Object
+from servers.kube_api import Object
 from servers.kubernetes_cluster import KubernetesCluster
 from servers.waiting import wait_until
 
@@ -64,25 +62,12 @@ class Watcher:
         self.before = ""
         """The plan in force when the drift began."""
         configs = f"/api/v1/namespaces/{on_server.namespace}/configmaps"
-        for path, look in ((on_server.path, self._job), (configs, self._config)):
-            threading.Thread(target=self._follow, args=(path, look), daemon=True).start()
+        for path, see, selector in ((on_server.path, self._job, ""), (configs, self._config, SELECTOR)):
+            followed = {"stopping": self._stopping, "selector": selector}
+            threading.Thread(target=on_server.api.follow, args=(path, see), kwargs=followed, daemon=True).start()
 
     def close(self) -> None:
         self._stopping.set()
-
-    def _follow(self, path: str, look: Callable[[Object], None]) -> None:
-        api = self._on_server.api
-        selector = "" if path == self._on_server.path else SELECTOR
-        version = api.get(path, limit="1")["metadata"]["resourceVersion"]
-        while not self._stopping.is_set():
-            try:
-                for event in api.watch(path, resource_version=version, labelSelector=selector):
-                    item = event["object"]
-                    version = item["metadata"].get("resourceVersion", version)
-                    if "name" in item["metadata"]:
-                        look(item)
-            except (KubeError, urllib3.exceptions.HTTPError):
-                continue
 
     def _job(self, item: Object) -> None:
         status = item.get("status") or {}

@@ -20,13 +20,11 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import psutil
-import urllib3
 from benchmarks.fake_kubelet import FakeKubelet
 from benchmarks.replanning_pages import DELAY_S, address_of
 from operator_world.on_server import install_crd, port_of, read_page
@@ -37,7 +35,7 @@ from rap_operator.replanning.jobs import SWITCHING
 from rap_operator.replanning.plan_config import PLAN_KEY
 from rap_operator.resources import CONFIG_MAPS, RAPJOBS
 from servers import kubernetes_cluster
-from servers.kube_api import KubeError, Object
+from servers.kube_api import Object
 from servers.processes import free_port
 from servers.waiting import wait_until
 
@@ -133,18 +131,6 @@ class Bench:
 
     # -- what is seen
 
-    def _follow(self, path: str, seen: Callable[[Object], None], *, selector: str = "") -> None:
-        version = self.api.get(path, limit="1")["metadata"]["resourceVersion"]
-        while not self._stopping.is_set():
-            try:
-                for event in self.api.watch(path, resource_version=version, labelSelector=selector):
-                    item = event["object"]
-                    version = item["metadata"].get("resourceVersion", version)
-                    if "name" in item["metadata"]:
-                        seen(item)
-            except (KubeError, urllib3.exceptions.HTTPError):
-                continue
-
     def _follow_jobs(self) -> None:
         def seen(item: Object) -> None:
             status, name = item.get("status") or {}, item["metadata"]["name"]
@@ -158,7 +144,7 @@ class Bench:
             switching = sum(state in SWITCHING for state in self._states.values())
             self.most_switching = max(self.most_switching, switching)
 
-        self._follow(RAPJOBS.path(self.namespace), seen)
+        self.api.follow(RAPJOBS.path(self.namespace), seen, stopping=self._stopping)
 
     def _follow_plans(self) -> None:
         pipe = self._ranks.stdin
@@ -171,7 +157,7 @@ class Bench:
                 pipe.write(json.dumps([number, text]) + "\n")
                 pipe.flush()
 
-        self._follow(CONFIG_MAPS.path(self.namespace), seen, selector=SELECTOR)
+        self.api.follow(CONFIG_MAPS.path(self.namespace), seen, stopping=self._stopping, selector=SELECTOR)
 
     def reached(self) -> dict[str, int]:
         """How many jobs have come how far."""

@@ -21,7 +21,6 @@ from rap_trainer.captured.list_exchange import ListExchange, make_lists
 from rap_trainer.captured.lists import ListLayout
 from rap_trainer.captured.schedule import Schedule, Window
 from rap_trainer.captured.slots import Slot
-from rap_trainer.captured.step import TrainStep
 from rap_trainer.checkpoint.tensors import begin_state, local_parts, training_tensors
 from rap_trainer.model.build import build_model
 from rap_trainer.model.shard import ShardedModel, shard_model
@@ -176,17 +175,7 @@ class Recipe:
             lists = self._lists(batches)
             self.slots = self.assembly.slots_with(lists)
         batches.order = self.assembly.order
-        parts = self.assembly
-        self.step = TrainStep(
-            parts.lookup,
-            parts.dense,
-            parts.optimizer,
-            parts.exchange,
-            lanes=parts.lanes,
-            preprocessor=batches,
-            schedule=Schedule.uniform(1, window),
-            lists=lists,
-        )
+        self.step = self.assembly.step(batches, Schedule.uniform(1, window), lists=lists)
         self._batches = batches
 
     def _lists(self, batches: Batches) -> ListExchange:

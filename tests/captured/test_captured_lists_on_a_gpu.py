@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from captured.gpu_training import ROWS, batches, build, captured, eager, job
 from rap_contract.graph import FeatureGraph, compile_features
 from rap_contract.job import RAPJob, RAPJobSpec
@@ -18,20 +16,13 @@ from rap_trainer.bench.blocks import with_blocks
 from rap_trainer.captured.lists import Form
 from rap_trainer.evaluation.evaluator import Evaluator
 from rap_trainer.plans import MEAN_LENGTH, plan_job, synthetic_batch
-from rap_trainer.world import World, join_world
+from rap_trainer.world import World
 
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.filterwarnings("ignore:Please use DTensor:FutureWarning"),
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
 ]
-
-
-@pytest.fixture(scope="module")
-def world() -> Iterator[World]:
-    torch.backends.cuda.matmul.allow_tf32 = False
-    yield join_world({}, use_gpu=True)
-    dist.destroy_process_group()
 
 
 def test_a_list_column_that_outgrows_its_room_is_captured_again_not_cut(world: World) -> None:

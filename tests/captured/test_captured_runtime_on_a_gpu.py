@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import Executor
 
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 from captured.gpu_training import ROWS, batches, build, captured, eager, job
 from rap_contract.training import Evaluation as EvaluationSpec
 from rap_trainer.batch import RawBatch
@@ -22,20 +20,13 @@ from rap_trainer.evaluation.evaluator import Evaluator
 from rap_trainer.model.shard import ShardedModel, table_weights
 from rap_trainer.plans import synthetic_batch
 from rap_trainer.stream.kept_memory import KeptMemory
-from rap_trainer.world import World, join_world
+from rap_trainer.world import World
 
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.filterwarnings("ignore:Please use DTensor:FutureWarning"),
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
 ]
-
-
-@pytest.fixture(scope="module")
-def world() -> Iterator[World]:
-    torch.backends.cuda.matmul.allow_tf32 = False
-    yield join_world({}, use_gpu=True)
-    dist.destroy_process_group()
 
 
 DENSE = {

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
 
 import pytest
 import torch
-import torch.distributed as dist
 from captured.sharded_runtime import ROWS, batches, both, compare, eager, job, losses, on_rank
 from captured.sharded_training import build
 from rap_contract.training import Evaluation as EvaluationSpec
@@ -15,7 +13,7 @@ from rap_trainer.captured.runtime import CapturedRuntime
 from rap_trainer.evaluation.evaluator import Evaluator
 from rap_trainer.model import shard
 from rap_trainer.step.choice import choose_runtime
-from rap_trainer.world import World, join_world
+from rap_trainer.world import World
 from torch.multiprocessing.spawn import spawn
 from torchrec.distributed.types import ShardingType
 
@@ -24,13 +22,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Please use DTensor:FutureWarning"),
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
 ]
-
-
-@pytest.fixture(scope="module")
-def world() -> Iterator[World]:
-    torch.backends.cuda.matmul.allow_tf32 = False
-    yield join_world({}, use_gpu=True)
-    dist.destroy_process_group()
 
 
 @pytest.mark.parametrize("kind", ["single", "lists", "weighted"])

@@ -13,6 +13,7 @@ from kafka_source.topics import arrow, send
 from node_agent.agent import NodeAgent
 from node_agent.plugin import RunNodes
 from operator_world.on_server import ROOT, OnServer
+from operator_world.pods import pod_sharing
 from rap_contract.crd import COLUMNS
 from rap_trainer.checkpoint.layout import read_manifest
 from rap_trainer.step.ledger import ENV_LEDGER, gaps, replay
@@ -67,23 +68,10 @@ class Story:
         )
         job["metadata"]["name"] = "clicks"
         job["spec"]["features"][1]["ops"] = [{"positiveModulus": {"modulus": 40}}]
-        shared = str(self.folder)
         here = f"{ROOT / 'operator'}:{ROOT / 'trainer'}"  # the pods run what is tested
-        environment = {"OMP_NUM_THREADS": "1", ENV_LEDGER: str(self.ledger), "PYTHONPATH": here}
-        container = {
-            "name": "trainer",
-            "volumeMounts": [{"name": "data", "mountPath": shared}],
-            "env": [{"name": name, "value": value} for name, value in environment.items()],
-        }
-        job["spec"]["trainer"]["podTemplate"] = {
-            "spec": {
-                "containers": [container],
-                "volumes": [{"name": "data", "hostPath": {"path": shared}}],
-                "securityContext": {"runAsNonRoot": False},
-                "terminationGracePeriodSeconds": 5,
-                "tolerations": [],  # the test cluster's own: out of a lost node in seconds
-            }
-        }
+        pod = pod_sharing(self.folder, grace_s=5, environment={ENV_LEDGER: str(self.ledger), "PYTHONPATH": here})
+        pod["tolerations"] = []  # the test cluster's own: out of a lost node in seconds
+        job["spec"]["trainer"]["podTemplate"] = {"spec": pod}
         self.on_server.create(job)
 
     def feed(self, steps: int) -> None:

@@ -10,6 +10,7 @@ import pytest
 import yaml
 from node_agent.agent import NodeAgent
 from operator_world.on_server import OnServer
+from operator_world.pods import pod_sharing
 from rap_trainer.cli import main as rap
 from servers.waiting import wait_until
 
@@ -32,18 +33,7 @@ def job(shared: Path) -> dict[str, Any]:
     spec["source"]["files"] |= {"path": str(shared / "events"), "follow": False}
     spec["checkpoint"] = {"path": str(shared / "checkpoints"), "intervalSeconds": 1, "keep": 2}
     spec["restartPolicy"] = {"delaySeconds": 0}
-    pod = {
-        "containers": [
-            {
-                "name": "trainer",
-                "volumeMounts": [{"name": "data", "mountPath": str(shared)}],
-                "env": [{"name": "OMP_NUM_THREADS", "value": "1"}],
-            }
-        ],
-        "volumes": [{"name": "data", "hostPath": {"path": str(shared)}}],
-        "securityContext": {"runAsNonRoot": False},
-        "terminationGracePeriodSeconds": 60,
-    }
+    pod = pod_sharing(shared, grace_s=60)
     spec["trainer"] = {"nodes": 2, "processesPerNode": 2, "batchSizePerGpu": 64, "podTemplate": {"spec": pod}}
     return document
 

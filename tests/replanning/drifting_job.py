@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from operator_world.on_server import OnServer
+from operator_world.pods import pod_sharing
 from rap_contract.metrics import PLAN_INFO
 from rap_contract.validation import check_job
 from replanning.cpu_profile import cpu_profile
@@ -76,19 +77,7 @@ def job(shared: Path) -> dict[str, Any]:
         "threshold": 0.02,
         "triggers": {"exposedRatio": 0, "predictionRatio": 0},
     }
-    pod = {
-        "containers": [
-            {
-                "name": "trainer",
-                "volumeMounts": [{"name": "data", "mountPath": str(shared)}],
-                "env": [{"name": "OMP_NUM_THREADS", "value": "1"}],
-            }
-        ],
-        "volumes": [{"name": "data", "hostPath": {"path": str(shared)}}],
-        "securityContext": {"runAsNonRoot": False},
-        "terminationGracePeriodSeconds": 10,
-    }
-    spec["trainer"] |= {"nodes": 2, "podTemplate": {"spec": pod}}
+    spec["trainer"] |= {"nodes": 2, "podTemplate": {"spec": pod_sharing(shared, grace_s=10)}}
     return made
 
 

@@ -7,7 +7,8 @@ behind the same fault here.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -121,6 +122,23 @@ class KubeApi:
         if answer.status >= 300:
             raise KubeError(answer.status, content)
         return content
+
+    def follow(
+        self, path: str, see: Callable[[Object], None], *, stopping: threading.Event, selector: str = ""
+    ) -> None:
+        """Each change of the objects at a path from now on, also after watches that ended, until `stopping`."""
+        version = self.get(path, limit="1")["metadata"]["resourceVersion"]
+        while not stopping.is_set():
+            try:
+                for event in self.watch(path, resource_version=version, labelSelector=selector):
+                    item = event["object"]
+                    version = item["metadata"].get("resourceVersion", version)
+                    if "name" in item["metadata"]:
+                        see(item)
+            except urllib3.exceptions.HTTPError:
+                continue
+            except KubeError:  # the version is too old
+                version = self.get(path, limit="1")["metadata"]["resourceVersion"]
 
     def watch(self, path: str, *, resource_version: str, timeout_s: int = 300, **query: str) -> Iterator[Object]:
         """Yield watch events until the server ends the watch; a lost connection raises urllib3's HTTPError."""

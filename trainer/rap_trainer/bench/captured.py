@@ -20,7 +20,7 @@ from rap_trainer.captured.runtime import CapturedRuntime
 from rap_trainer.captured.schedule import Schedule, Window
 from rap_trainer.captured.slots import Slot
 from rap_trainer.captured.state import CapturedState, Tuning
-from rap_trainer.captured.step import NoPreprocessing, TrainStep
+from rap_trainer.captured.step import NoPreprocessing
 from rap_trainer.model.shard import ShardedModel
 from rap_trainer.world import World
 
@@ -108,16 +108,7 @@ class CapturedIdeal:
             self._layout = lists_of_batches(parts, subject, world)
             self._lists = make_lists(self._layout, parts.exchange, world)
             self.slots = parts.slots_with(self._lists)
-        self.step = TrainStep(
-            parts.lookup,
-            parts.dense,
-            parts.optimizer,
-            parts.exchange,
-            lanes=parts.lanes,
-            preprocessor=NoPreprocessing(),
-            schedule=Schedule(),
-            lists=self._lists,
-        )
+        self.step = parts.step(NoPreprocessing(), Schedule(), lists=self._lists)
         self.graphs = CapturedSteps(self.step, self.slots, sort_early=sort_early)
         self._next = 0
 

@@ -6,6 +6,7 @@ the model's own optimizer shares, so that a checkpoint is the same whichever run
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -27,8 +28,11 @@ from rap_trainer.captured.jagged_inputs import JaggedInputs, Received
 from rap_trainer.captured.lanes import Lanes
 from rap_trainer.captured.list_exchange import ListExchange
 from rap_trainer.captured.replicated import ReplicatedTables
+from rap_trainer.captured.schedule import Schedule
 from rap_trainer.captured.slots import Slot, make_slots
+from rap_trainer.captured.step import Preprocessor, TrainStep
 from rap_trainer.captured.traced_part import TracedPart, without_tables
+from rap_trainer.captured.watchdog import Progress
 from rap_trainer.model.shard import ShardedModel
 from rap_trainer.world import World
 
@@ -71,6 +75,29 @@ class Assembly:
     """The model's own dense optimizer, whose state lies in the flat buffers."""
     lists: ListExchange | None = None
     """What moves ids where rows hold several."""
+
+    def step(
+        self,
+        preprocessor: Preprocessor,
+        schedule: Schedule,
+        *,
+        lists: ListExchange | None = None,
+        score: Callable[[Slot], None] | None = None,
+        progress: Progress | None = None,
+    ) -> TrainStep:
+        """The recipe of these parts with such preprocessing; options as of TrainStep."""
+        return TrainStep(
+            self.lookup,
+            self.dense,
+            self.optimizer,
+            self.exchange,
+            lanes=self.lanes,
+            preprocessor=preprocessor,
+            schedule=schedule,
+            score=score,
+            progress=progress,
+            lists=lists,
+        )
 
     def slots_with(self, lists: ListExchange) -> tuple[Slot, Slot]:
         """The slots with lists of ids in place of single ones."""
@@ -195,18 +222,10 @@ def assemble(
     else:
         if num_dense is None:
             num_dense = 0 if dlrm is None else next(iter(_mlps(dlrm).bottom)).in_features
-        try:
-            apart = without_tables(model.module.module, _dense_parameters(model), ownership.keys, blocks.dim)
-            dense = TracedPart(
-                apart,
-                blocks,
-                allocate=chosen.allocate_grads,
-                num_dense=num_dense,
-                precision=precision,
-                tables=tables,
-            )
-        except ValueError as error:
-            raise CannotCapture((str(error),)) from error
+        part = partial(
+            TracedPart, allocate=chosen.allocate_grads, num_dense=num_dense, precision=precision, tables=tables
+        )
+        dense = _traced(model, ownership.keys, blocks, part=part)
     optimizer = FlatOptimizer(rule_of(torch_optimizer(model)), dense.flat)
     optimizer.load_from(torch_optimizer(model))
     return Assembly(
@@ -222,6 +241,16 @@ def assemble(
         tail_rows=_rows_of_last(sharded),
         torch_optimizer=torch_optimizer(model),
     )
+
+
+def _traced(
+    model: ShardedModel, keys: tuple[str, ...], blocks: Blocks, *, part: Callable[..., TracedPart]
+) -> TracedPart:
+    """A model's dense part as it is, without its tables. Raises CannotCapture."""
+    try:
+        return part(without_tables(model.module.module, _dense_parameters(model), keys, blocks.dim), blocks)
+    except ValueError as error:
+        raise CannotCapture((str(error),)) from error
 
 
 def torch_optimizer(model: ShardedModel) -> torch.optim.Optimizer:

@@ -115,21 +115,10 @@ class SizeBuilder:
 
     def step(self, schedule: Schedule | None, preprocessor: FusedPreprocessor, lists: ListExchange | None) -> TrainStep:
         """The recipe. Without a schedule, or with one for other launches, the default window."""
-        assembly, kernels = self._assembly, preprocessor.num_kernels
+        kernels = preprocessor.num_kernels
         if schedule is None or len(schedule.placements) != kernels:
             schedule = Schedule.uniform(kernels, DEFAULT_WINDOWS[self._world.size > 1])
-        return TrainStep(
-            assembly.lookup,
-            assembly.dense,
-            assembly.optimizer,
-            assembly.exchange,
-            lanes=assembly.lanes,
-            preprocessor=preprocessor,
-            schedule=schedule,
-            score=self._score(),
-            progress=self._progress,
-            lists=lists,
-        )
+        return self._assembly.step(preprocessor, schedule, lists=lists, score=self._score(), progress=self._progress)
 
     def graphs(self, step: TrainStep, slots: tuple[Slot, Slot], *, warm: bool) -> CapturedSteps:
         """Captures a step between two of the graphs in force."""
@@ -146,9 +135,8 @@ class SizeBuilder:
 
     def captured(self, step: TrainStep, slots: tuple[Slot, Slot], *, warm: bool) -> CapturedSteps:
         """The graphs, in the thread that captures."""
-        for (
-            slot
-        ) in slots:  # a plan's bounded grids have kernels of their own, and a capture beside training must not compile
+        # A plan's bounded grids have kernels of their own, and a capture beside training must not compile.
+        for slot in slots:
             for kernel in range(step.preprocessor.num_kernels):
                 step.preprocessor.launch(kernel, slot, BOUNDED)
         if self.sorts_early:

@@ -19,7 +19,7 @@ from rap_contract.windows import PLACES
 from rap_trainer.captured.assemble import Assembly
 from rap_trainer.captured.capture import CapturedSteps
 from rap_trainer.captured.schedule import Placement, Schedule, Window
-from rap_trainer.captured.step import NoPreprocessing, Preprocessor, TrainStep
+from rap_trainer.captured.step import NoPreprocessing, Preprocessor
 from rap_trainer.profiling.found import Found, slowest
 from rap_trainer.profiling.launches import graph_seconds
 from rap_trainer.profiling.probes import Probes, ProbeSize
@@ -177,16 +177,7 @@ class CapturedWindows:
 
     def _steps(self, work: Preprocessor, schedule: Schedule) -> CapturedSteps:
         parts = self._assembly
-        step = TrainStep(
-            parts.lookup,
-            parts.dense,
-            parts.optimizer,
-            parts.exchange,
-            lanes=parts.lanes,
-            preprocessor=work,
-            schedule=schedule,
-            lists=parts.lists,
-        )
+        step = parts.step(work, schedule, lists=parts.lists)
         steps = CapturedSteps(step, parts.slots, warm=self._warm, sort_early=self._sort_early)
         self._warm = True
         return steps

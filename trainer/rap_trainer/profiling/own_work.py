@@ -7,7 +7,7 @@ Probes of one kind and length say how much room a window has; how well these ver
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 import torch.distributed as dist
@@ -18,15 +18,16 @@ from rap_planner.correct import corrected
 from rap_trainer.captured.capture import CapturedSteps
 from rap_trainer.captured.runtime import CapturedRuntime
 from rap_trainer.captured.schedule import Schedule, Window
-from rap_trainer.captured.step import NoPreprocessing, Preprocessor, TrainStep
+from rap_trainer.captured.step import NoPreprocessing, Preprocessor
 from rap_trainer.profiling.captured_again import need_room, nothing_changed
+from rap_trainer.profiling.captured_windows import LONG_S
+from rap_trainer.profiling.found import slowest
 from rap_trainer.world import World
 
 NOTHING = ""
 """The step without preprocessing."""
 STEPS, REPEATS = (4, 2), (3, 2)
 """Timed in turn with the other windows, so often; the median counts. The second of each for steps as long as LONG_S."""
-LONG_S = 10e-3
 LEAST_S = 1e-6
 
 
@@ -39,16 +40,7 @@ def own_work(runtime: CapturedRuntime, world: World) -> dict[str, float]:
     need_room(world, (len(PLACES) + 2) * runtime.builder.graph_bytes)
 
     def captured(work: Preprocessor, schedule: Schedule) -> CapturedSteps:
-        step = TrainStep(
-            parts.lookup,
-            parts.dense,
-            parts.optimizer,
-            parts.exchange,
-            lanes=parts.lanes,
-            preprocessor=work,
-            schedule=schedule,
-            lists=parts.lists,
-        )
+        step = parts.step(work, schedule, lists=parts.lists)
         with step.muted():  # each launch hands over how many rows count, and none may
             # As a plan is captured beside training: without looking for garbage, which takes longer than the capture.
             return runtime.beside.run(
@@ -60,8 +52,7 @@ def own_work(runtime: CapturedRuntime, world: World) -> dict[str, float]:
         cases = {NOTHING: captured(NoPreprocessing(), Schedule())}
         for name in (INLINE, *PLACES):
             cases[name] = captured(work, Schedule.uniform(kernels, Window(name)))
-        (first_s,) = _slowest([_timed(cases[NOTHING], world, num_steps=1)], world)
-        is_long = first_s >= LONG_S
+        is_long = slowest(_timed(cases[NOTHING], world, num_steps=1), world) >= LONG_S
         times: dict[str, list[float]] = {name: [] for name in cases}
         for _ in range(REPEATS[is_long]):
             for name, steps in cases.items():
@@ -69,8 +60,7 @@ def own_work(runtime: CapturedRuntime, world: World) -> dict[str, float]:
         for steps in cases.values():
             runtime.beside.close_behind(steps)
         runtime.beside.run(torch.cuda.empty_cache)
-    medians = _slowest([statistics.median(each) for each in times.values()], world)
-    return dict(zip(times, medians, strict=True))
+    return {name: slowest(statistics.median(each), world) for name, each in times.items()}
 
 
 def with_own_work(profile: Profile, own: Mapping[str, float], *, predicted_s: float) -> Profile:
@@ -87,13 +77,6 @@ def with_own_work(profile: Profile, own: Mapping[str, float], *, predicted_s: fl
         windows.append(window)
     scaled = corrected(profile, preprocessing=inline_s / predicted_s) if predicted_s > 0 else profile
     return scaled.model_copy(update={"step_seconds": own[NOTHING], "windows": tuple(windows)})
-
-
-def _slowest(seconds: Sequence[float], world: World) -> list[float]:
-    found = torch.tensor(seconds, dtype=torch.float64)
-    if world.size > 1:
-        dist.all_reduce(found, op=dist.ReduceOp.MAX, group=world.control_group)
-    return [float(each) for each in found]
 
 
 def _timed(steps: CapturedSteps, world: World, *, num_steps: int) -> float:

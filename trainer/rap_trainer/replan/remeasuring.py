@@ -118,7 +118,8 @@ def measure_again(
         return None
     from rap_trainer.captured.runtime import CapturedRuntime  # Triton, and only for GPUs
     from rap_trainer.profiling.captured_again import measured_again
-    from rap_trainer.profiling.own_work import LONG_S, own_work, with_own_work
+    from rap_trainer.profiling.captured_windows import LONG_S
+    from rap_trainer.profiling.own_work import own_work, with_own_work
 
     assert isinstance(runtime, CapturedRuntime)
 
