@@ -10,6 +10,7 @@ import torch.distributed as dist
 from planner.test_plans_change_no_loss_on_a_gpu import job, losses, runtime
 from rap_contract.windows import INLINE, PLACES
 from rap_trainer.captured.runtime import CapturedRuntime
+from rap_trainer.profiling.found import NOTHING
 from rap_trainer.world import World, join_world
 
 pytestmark = [
@@ -26,7 +27,7 @@ def world() -> Iterator[World]:
 
 
 def test_windows_measured_with_own_work_between_two_steps_change_no_loss(world: World) -> None:
-    from rap_trainer.profiling.own_work import NOTHING, own_work
+    from rap_trainer.profiling.own_work import own_work
 
     asked = job("captured")
     expected = losses(runtime(asked, world), asked)

@@ -12,7 +12,8 @@ from rap_planner.loads import Estimator
 from rap_planner.search import Planner
 from rap_trainer.plan_inputs import read_profile, task_for
 from rap_trainer.plans import plan_job
-from rap_trainer.profiling.own_work import NOTHING, with_own_work
+from rap_trainer.profiling.found import NOTHING
+from rap_trainer.profiling.own_work import with_own_work
 
 STEP_S, SLOWER = 0.010, 1.5
 """The step without preprocessing; what was measured of preprocessing over what the profile predicts."""

@@ -284,6 +284,7 @@ class Sweep:
         self._windows, self._whole = CapturedWindows(runtime.assembled, world), runtime.preprocessor
         self._estimator, self._world, self._common = estimator, world, common
         self._ideal = self._windows.seconds_under(NoPreprocessing(), Schedule())
+        self._windows.pace(self._ideal)
 
     def measure(self, plan: Plan, grids: Sequence[int | None], *, seconds: float) -> None:
         """The plan, everything in one window, kernels of the plan moved one by one, then schedules by chance, in a time."""

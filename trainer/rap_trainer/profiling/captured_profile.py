@@ -18,12 +18,12 @@ from rap_trainer.captured.assemble import Assembly
 from rap_trainer.captured.step import Preprocessor
 from rap_trainer.plan_inputs import task_for
 from rap_trainer.profiling.batches import pool, shape_of, workload_of
-from rap_trainer.profiling.captured_windows import GRIDS, LONG_S, CapturedWindows
+from rap_trainer.profiling.captured_windows import GRIDS, CapturedWindows
 from rap_trainer.profiling.device import device_of
 from rap_trainer.profiling.found import of_first_rank, placed_nowhere
 from rap_trainer.profiling.kernel_samples import fused_samples
 from rap_trainer.profiling.links import exchange_seconds, links
-from rap_trainer.profiling.own_work import NOTHING, with_own_work
+from rap_trainer.profiling.own_work import with_own_work
 from rap_trainer.world import World
 
 SHORTEST_S = 5e-6
@@ -54,7 +54,7 @@ def captured_profile(
     """Collective; the same on every rank. The slots of the assembly must hold batches.
 
     `host_gap_seconds`: where they are known. `others`: kernels of other jobs, by which kinds of kernels are priced. `own`: the
-    job's preprocessing, tried in each window of a long step: its many short kernels fit a window otherwise than a probe does.
+    job's preprocessing, which takes the probes' place in a long step: its many short kernels fit a window otherwise than a probe does.
     """
     began = time.monotonic()
     samples = of_first_rank(
@@ -66,7 +66,7 @@ def captured_profile(
     lengths = probe_lengths(samples)
     left = seconds - (time.monotonic() - began)
     windows = CapturedWindows(assembly, world)
-    found = windows.find(grids=grids, lengths=lengths, seconds=left)
+    found = windows.find(grids=grids, lengths=lengths, seconds=left, own=own)
     workload = workload_of([pool(document, rows, mean_length=mean_length, seed=0, device=world.device)])
     sizes = mean_lengths(graph, workload)
     num_ids = rows * sum(sizes[feature.node] for feature in graph.sparse)
@@ -89,11 +89,9 @@ def captured_profile(
         list_shape=shape_of(workload),
         samples=samples,
     )
-    if own is None or found.step_seconds < LONG_S:
+    if found.own is None:
         return profile
-    without, placed = windows.with_all(own)
-    measured = {NOTHING: without, **placed}
-    return with_own_work(profile, measured, predicted_s=_inline_seconds(document, profile, workload))
+    return with_own_work(profile, found.own, predicted_s=_inline_seconds(document, profile, workload))
 
 
 def _inline_seconds(document: dict[str, Any], profile: Profile, workload: Workload) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 import torch.distributed as dist
@@ -20,7 +20,7 @@ from rap_trainer.captured.assemble import Assembly
 from rap_trainer.captured.capture import CapturedSteps
 from rap_trainer.captured.schedule import Placement, Schedule, Window
 from rap_trainer.captured.step import NoPreprocessing, Preprocessor
-from rap_trainer.profiling.found import Found, slowest
+from rap_trainer.profiling.found import NOTHING, Found, slowest
 from rap_trainer.profiling.launches import graph_seconds
 from rap_trainer.profiling.probes import Probes, ProbeSize
 from rap_trainer.world import World
@@ -32,8 +32,8 @@ LENGTHS = (6e-6, 15e-6, 40e-6, 100e-6)
 TIMED_S, STEPS, REPEATS = 12e-3, (12, 16), 3
 """A timing takes about so long, in so many steps at least and at most; the median of so many counts. With few steps it is the ranks' beginning
 that is timed: in 4 of 24 ms what a probe added was off by 0.5 ms (plan 4, 2 H200s, 2026-11-30)."""
-BRIEF_STEPS = 4
-"""Of a timing at least, where all is to be found in seconds."""
+BRIEF_STEPS, LONGEST_S = 4, 0.3
+"""Of a timing at least, where all is to be found in seconds or so many steps as else would take longer than that."""
 LONG_S, IDLE_S = 10e-3, 5e-6
 """Steps as long as this are timed once, with the two shortest probes and one of so long, which shows what the window itself costs."""
 
@@ -54,8 +54,11 @@ class CapturedWindows:
         lengths: Sequence[float] = LENGTHS,
         seconds: float = math.inf,
         brief: bool = False,
+        own: Preprocessor | None = None,
     ) -> Found:
         """Every window on the first grid, and on the others what `seconds` allow. Collective; some seconds a grid.
+
+        `own`: what takes the probes' place in a long step.
 
         `brief`: of each grid one graph with a probe in every window, one of which works at a time, each timed once: a few times as fast,
         but what a branch costs that does nothing is not in it: a launch, and on several ranks an exchange of ids that leaves later.
@@ -63,11 +66,14 @@ class CapturedWindows:
         base = self._steps(NoPreprocessing(), Schedule())
         step_seconds = self.seconds(base)
         is_long = step_seconds >= LONG_S
-        self._num_steps = min(max(round(TIMED_S / step_seconds), BRIEF_STEPS if brief else STEPS[0]), STEPS[1])
+        self.pace(step_seconds, least=BRIEF_STEPS if brief else STEPS[0])
         self._repeats = 1 if brief or is_long else REPEATS
+        opens = self._opens()
+        if is_long and own is not None:
+            base.close()
+            return Found(step_seconds=step_seconds, opens_seconds=opens, own=self.with_all(own))
         if is_long:
             lengths = lengths[::2] if brief else (IDLE_S, *lengths[:2])
-        opens = self._opens()
         probes = Probes(self._world.device, num=len(PLACES) if brief else 1)
         sizes = self._agreed([[probes.sized(kind, length) for kind in kinds] for length in lengths])
         found: dict[str, list[Response]] = {window: [] for window in PLACES}
@@ -112,6 +118,11 @@ class CapturedWindows:
         probes.set(None, kernel)
         return [max(0.0, statistics.median(times)) for times in added]
 
+    def pace(self, step_seconds: float, *, least: int = STEPS[0]) -> None:
+        """Timings in as many steps as steps of this length need."""
+        wanted = min(max(round(TIMED_S / step_seconds), least), STEPS[1])
+        self._num_steps = max(min(wanted, round(LONGEST_S / step_seconds)), BRIEF_STEPS)
+
     def seconds(self, steps: CapturedSteps) -> float:
         """Median seconds of a step, of the slowest rank. Collective."""
         return statistics.median(self._timed(steps) for _ in range(self._repeats))
@@ -123,15 +134,15 @@ class CapturedWindows:
         steps.close()
         return seconds
 
-    def with_all(self, work: Preprocessor) -> tuple[float, dict[str, float]]:
-        """Seconds of a step without work, and with all of it inline and in each window: timed in turn, medians. Collective."""
-        cases = [self._steps(work, Schedule.uniform(work.num_kernels, window)) for window in Window]
-        cases.append(self._steps(NoPreprocessing(), Schedule()))
-        times = [[self._timed(steps) for steps in cases] for _ in range(REPEATS)]
-        for steps in cases:
+    def with_all(self, work: Preprocessor) -> dict[str, float]:
+        """Seconds of a step without work (NOTHING), and with all of it inline and in each window. Collective."""
+        cases = {NOTHING: self._steps(NoPreprocessing(), Schedule())}
+        for window in Window:
+            cases[str(window)] = self._steps(work, Schedule.uniform(work.num_kernels, window))
+        found = in_turn(cases, self._world, num_steps=self._num_steps, repeats=REPEATS)
+        for steps in cases.values():
             steps.close()
-        *found, without = (statistics.median(each) for each in zip(*times, strict=True))
-        return without, dict(zip(map(str, Window), found, strict=True))
+        return found
 
     def optimizer_seconds(self) -> float:
         """The dense optimizer's update alone; what it changes is put back. Collective."""
@@ -144,18 +155,7 @@ class CapturedWindows:
         return slowest(seconds, self._world)
 
     def _timed(self, steps: CapturedSteps) -> float:
-        """Seconds of a step on the slowest rank, all ranks begin together. Collective."""
-        torch.cuda.synchronize(self._world.device)
-        dist.barrier(self._world.control_group)
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        step = _turns(steps)
-        step()
-        begin.record()
-        for _ in range(self._num_steps):
-            step()
-        end.record()
-        end.synchronize()
-        return slowest(float(begin.elapsed_time(end)) / 1e3 / self._num_steps, self._world)
+        return timed(steps, self._world, num_steps=self._num_steps)
 
     def _opens(self) -> dict[str, float]:
         """Probes without work in every window write when they begin."""
@@ -187,6 +187,27 @@ class CapturedWindows:
         if self._world.size > 1:
             dist.broadcast_object_list(sizes, src=0, group=self._world.control_group)
         return sizes
+
+
+def in_turn(cases: Mapping[str, CapturedSteps], world: World, *, num_steps: int, repeats: int) -> dict[str, float]:
+    """Seconds of a step of each case, medians of timings in turn: what drifts meanwhile is in all of them. Collective."""
+    times = [[timed(steps, world, num_steps=num_steps) for steps in cases.values()] for _ in range(repeats)]
+    return {name: statistics.median(each) for name, each in zip(cases, zip(*times, strict=True), strict=True)}
+
+
+def timed(steps: CapturedSteps, world: World, *, num_steps: int) -> float:
+    """Seconds of a step on the slowest rank; all ranks begin together, and one step goes before. Collective."""
+    torch.cuda.synchronize(world.device)
+    dist.barrier(world.control_group)
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    step = _turns(steps)
+    step()
+    begin.record()
+    for _ in range(num_steps):
+        step()
+    end.record()
+    end.synchronize()
+    return slowest(float(begin.elapsed_time(end)) / 1e3 / num_steps, world)
 
 
 def _one_in_each(windows: Sequence[str], grid: int | None) -> Schedule:

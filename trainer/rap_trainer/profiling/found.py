@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import torch
@@ -12,6 +12,9 @@ from rap_contract.windows import HOST_GAPS, INPUT_DIST, OPTIMIZER, PLACES
 
 from rap_trainer.world import World
 
+NOTHING = ""
+"""The step without preprocessing, among steps with it in each window."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
@@ -20,7 +23,9 @@ class Found:
     step_seconds: float
     opens_seconds: dict[str, float]
     """When each window opens, after the step's beginning; of the slowest rank's median step."""
-    responses: dict[str, tuple[Response, ...]]
+    responses: dict[str, tuple[Response, ...]] = field(default_factory=dict)
+    own: dict[str, float] | None = None
+    """Seconds of the step with the job's own preprocessing in each window, where that was tried in place of probes."""
     optimizer_seconds: float = 0.0
     """Of the dense optimizer's update alone."""
 

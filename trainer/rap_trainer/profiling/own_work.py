@@ -6,11 +6,9 @@ Probes of one kind and length say how much room a window has; how well these ver
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping
 
 import torch
-import torch.distributed as dist
 from rap_contract.profile import KINDS, Profile, Response
 from rap_contract.windows import INLINE, PLACES
 from rap_planner.correct import corrected
@@ -20,12 +18,10 @@ from rap_trainer.captured.runtime import CapturedRuntime
 from rap_trainer.captured.schedule import Schedule, Window
 from rap_trainer.captured.step import NoPreprocessing, Preprocessor
 from rap_trainer.profiling.captured_again import need_room, nothing_changed
-from rap_trainer.profiling.captured_windows import LONG_S
-from rap_trainer.profiling.found import slowest
+from rap_trainer.profiling.captured_windows import LONG_S, in_turn, timed
+from rap_trainer.profiling.found import NOTHING
 from rap_trainer.world import World
 
-NOTHING = ""
-"""The step without preprocessing."""
 STEPS, REPEATS = (4, 2), (3, 2)
 """Timed in turn with the other windows, so often; the median counts. The second of each for steps as long as LONG_S."""
 LEAST_S = 1e-6
@@ -52,15 +48,12 @@ def own_work(runtime: CapturedRuntime, world: World) -> dict[str, float]:
         cases = {NOTHING: captured(NoPreprocessing(), Schedule())}
         for name in (INLINE, *PLACES):
             cases[name] = captured(work, Schedule.uniform(kernels, Window(name)))
-        is_long = slowest(_timed(cases[NOTHING], world, num_steps=1), world) >= LONG_S
-        times: dict[str, list[float]] = {name: [] for name in cases}
-        for _ in range(REPEATS[is_long]):
-            for name, steps in cases.items():
-                times[name].append(_timed(steps, world, num_steps=STEPS[is_long]))
+        is_long = timed(cases[NOTHING], world, num_steps=1) >= LONG_S
+        found = in_turn(cases, world, num_steps=STEPS[is_long], repeats=REPEATS[is_long])
         for steps in cases.values():
             runtime.beside.close_behind(steps)
         runtime.beside.run(torch.cuda.empty_cache)
-    return {name: slowest(statistics.median(each), world) for name, each in times.items()}
+    return found
 
 
 def with_own_work(profile: Profile, own: Mapping[str, float], *, predicted_s: float) -> Profile:
@@ -77,17 +70,3 @@ def with_own_work(profile: Profile, own: Mapping[str, float], *, predicted_s: fl
         windows.append(window)
     scaled = corrected(profile, preprocessing=inline_s / predicted_s) if predicted_s > 0 else profile
     return scaled.model_copy(update={"step_seconds": own[NOTHING], "windows": tuple(windows)})
-
-
-def _timed(steps: CapturedSteps, world: World, *, num_steps: int) -> float:
-    """Seconds of a step on this rank; all ranks begin together."""
-    torch.cuda.synchronize(world.device)
-    dist.barrier(world.control_group)
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]  # torch leaves it untyped
-    steps.replay(0)
-    begin.record()
-    for turn in range(num_steps):
-        steps.replay(1 - turn % 2)
-    end.record()
-    end.synchronize()
-    return float(begin.elapsed_time(end)) / 1e3 / num_steps
