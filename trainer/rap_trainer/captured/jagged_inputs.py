@@ -3,9 +3,10 @@
 
 Rank w's block holds its ids feature by feature; the lookup wants each feature's ids of all ranks together. Nothing is read on
 the host: the number of ids is the blocks' room. The lookup goes by the bags and sees nothing of what they do not fill; the tables' update,
-which sorts all ids there are, must find a bag for each, so before it the rest goes in equal shares to the last bags of the last feature, in S
-rows behind all others, spread over that feature's table (in one bag one warp would work on all of it). No gradient reaches these
-bags, so tables whose update is nothing without a gradient (SGD, Adagrad, rowwise Adagrad) keep those rows as they are.
+which sorts all ids there are, must find a bag for each, so in the offsets that it reads the rest goes in equal shares to the last bags of the
+last feature, in S rows behind all others, spread over that feature's table (in one bag one warp would work on all of it). No gradient reaches
+these bags, so tables whose update is nothing without a gradient (SGD, Adagrad, rowwise Adagrad) keep those rows as they are. Both
+offsets are there before the step, so ids are sorted beside the lookup.
 
 Where tables are split by columns, a rank is sent two blocks by each, its own features' and those of all split tables, of which it looks
 up some, some several times (`Received`).
@@ -17,6 +18,8 @@ F received features.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -144,6 +147,7 @@ class JaggedInputs:
             self._sources = _Sources(received, features, world_size=W, batch_size=B, device=device)
         self._lengths_TR = torch.zeros(T, R, dtype=torch.int32, device=device)
         self._offsets = torch.zeros(T * R + 1, dtype=torch.int64, device=device)
+        self._update_offsets = torch.zeros_like(self._offsets)
         weights_N = None if incoming.weights_N is None else torch.zeros(N, device=device)
         self.kjt = KeyedJaggedTensor(
             keys=list(features),
@@ -155,6 +159,7 @@ class JaggedInputs:
             length_per_key=[N] + [0] * (T - 1),  # nobody splits it: all features are one group of tables
             offset_per_key=[0] + [N] * T,
         )
+        self._share_rest(self._update_offsets)  # a warm-up trains before any batch is there
 
     def fill(self) -> None:
         """From what has arrived, for the lookup."""
@@ -170,15 +175,39 @@ class JaggedInputs:
         else:
             sources_TW = None if self._sources is None else self._sources.places_TW
             gather_lists_twin(self._incoming, self._offsets, self.kjt, self._sizes, self._tail_rows, sources_TW)
+        self._update_offsets.copy_(self._offsets)
+        self._share_rest(self._update_offsets)
+
+    @contextmanager
+    def looked_up(self) -> Iterator[None]:
+        """Around a lookup of `kjt`: its backward, the tables' update, reads offsets in which every id belongs to a bag. Raises RuntimeError
+        if the lookup does not keep its offsets for its backward."""
+        swapped = 0
+
+        def keep(tensor: torch.Tensor) -> torch.Tensor:
+            nonlocal swapped
+            if tensor.data_ptr() != self._offsets.data_ptr() or tensor.dtype != self._offsets.dtype:
+                return tensor
+            swapped += 1
+            return self._update_offsets
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            yield
+        if not swapped:
+            raise RuntimeError(
+                "the lookup keeps other offsets for its backward than it was given: FBGEMM is another than 1.6"
+            )
 
     def share_rest(self) -> None:
-        """Behind the lookup and before the tables' update: every id belongs to a bag. Autograd is not told: no offset it reads again is changed
-        for a bag that has a gradient."""
-        S, last, num_ids = self._sizes[3], self._offsets.numel() - 1, self.kjt.values().numel()
-        if self._offsets.is_cuda:
-            share_rest_kernel[(triton.cdiv(S, TILE),)](self._offsets, last, S, num_ids, TILE=TILE)
+        """For a lookup that wants a bag for every id itself."""
+        self._share_rest(self._offsets)
+
+    def _share_rest(self, offsets: torch.Tensor) -> None:
+        S, last, num_ids = self._sizes[3], offsets.numel() - 1, self.kjt.values().numel()
+        if offsets.is_cuda:
+            share_rest_kernel[(triton.cdiv(S, TILE),)](offsets, last, S, num_ids, TILE=TILE)
         else:
-            share_rest_twin(self._offsets, S, num_ids)
+            share_rest_twin(offsets, S, num_ids)
 
     def _gather(self) -> None:
         W, B, T, S = self._sizes

@@ -120,7 +120,9 @@ class TrainStep:
                 dense.tables.forward(current.replicated.kjt, exchange.peer)
         self.lanes.tables.fork()
         with self.lanes.tables.on():
-            pooled = self.lookup(current.inputs.kjt)
+            if gate is not None:
+                gate.before_lookup()
+            pooled = self._look_up(current)
         self.lanes.tables.join()
         self._open(Window.OUTPUT_DIST, following)
         embeddings = Embeddings(own=self._own(pooled.detach()), peer=exchange.peer, present_BS=current.present_BS)
@@ -164,6 +166,12 @@ class TrainStep:
         if self.progress is not None:
             self.progress.finish()
 
+    def _look_up(self, current: Slot) -> torch.Tensor:
+        if isinstance(current.inputs, JaggedInputs):
+            with current.inputs.looked_up():
+                return self.lookup(current.inputs.kjt)
+        return self.lookup(current.inputs.kjt)
+
     def _exchange_and_forward(self, pooled: torch.Tensor, embeddings: Embeddings, following: Slot) -> None:
         """The dense part works on the rows that have arrived while the next ones travel."""
         arrived = []
@@ -199,7 +207,6 @@ class TrainStep:
         if gate is None:
             self.lanes.tables.fork()
         with self.lanes.tables.on():
-            _share_rest(current.inputs)
             if gate is not None:
                 gate.ids_known()
             pooled.backward(grads[: pooled.numel()].view_as(pooled))  # type: ignore[no-untyped-call]  # torch leaves it untyped
@@ -258,7 +265,8 @@ class TrainStep:
         for inputs in (slot.inputs, slot.replicated):
             if isinstance(inputs, JaggedInputs):
                 inputs.fill()
-        _share_rest(slot.replicated)  # PyTorch's lookup keeps the bag of every id
+        if isinstance(slot.replicated, JaggedInputs):
+            slot.replicated.share_rest()  # PyTorch's lookup wants a bag for every id
 
     def _receive_beside(self, window: Window, following: Slot) -> None:
         """The same beside the tables' update, if the lists arrived with the window's exchange."""
@@ -309,9 +317,3 @@ class TrainStep:
         if part.stop > (part.start or 0):
             self.exchange.reduce_grads(part)
             self.optimizer.update(part)
-
-
-def _share_rest(inputs: object) -> None:
-    """Lists have room that no id fills: a lookup sees nothing of it, its backward must find a bag for it."""
-    if isinstance(inputs, JaggedInputs):
-        inputs.share_rest()
