@@ -6,6 +6,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from captured.torchrec_dlrm import Model, Sizes, build
+from rap_trainer.captured.assemble import table_modules
 from rap_trainer.captured.blocks import Blocks
 from rap_trainer.captured.dense_optimizer import DenseRule, FlatOptimizer
 from rap_trainer.captured.dense_part import DensePart
@@ -13,6 +14,7 @@ from rap_trainer.captured.exchange import Exchange, LocalExchange
 from rap_trainer.captured.input_dist import ownership_of
 from rap_trainer.captured.lanes import Lanes
 from rap_trainer.captured.nccl_exchange import NcclExchange
+from rap_trainer.captured.row_lookup import row_lookup
 from rap_trainer.captured.schedule import Schedule, Window
 from rap_trainer.captured.slots import Slot, make_slots
 from rap_trainer.captured.step import TrainStep
@@ -97,7 +99,7 @@ class _Logits(torch.nn.Module):
 
 
 def captured(
-    model: Model, exchange: Exchange, blocks: Blocks, feed: Feed, schedule: Schedule, *, traced: bool
+    model: Model, exchange: Exchange, blocks: Blocks, feed: Feed, schedule: Schedule, *, traced: bool, direct: bool
 ) -> list[float]:
     dense = (
         traced_part(model, exchange, blocks)
@@ -106,8 +108,17 @@ def captured(
     )
     optimizer = FlatOptimizer(DenseRule(kind="adagrad", lr=0.05, eps=1e-10), dense.flat)
     slots = make_slots(blocks, ownership_of(model.sharded), exchange, dense_width=dense.dense_width)
+    rows = row_lookup(table_modules(model.sharded), blocks, exchange, CPU) if direct else None
+    assert (rows is not None) == direct
     step = TrainStep(
-        model.sharded._lookups[0], dense, optimizer, exchange, lanes=Lanes(CPU), preprocessor=feed, schedule=schedule
+        model.sharded._lookups[0],
+        dense,
+        optimizer,
+        exchange,
+        lanes=Lanes(CPU),
+        preprocessor=feed,
+        schedule=schedule,
+        rows=rows,
     )
     step.prepare(slots[0])
     losses = []
@@ -120,14 +131,14 @@ def captured(
     return losses
 
 
-def compare(rank: int, world: int, schedule: Schedule, *, traced: bool = False) -> None:
+def compare(rank: int, world: int, schedule: Schedule, *, traced: bool = False, direct: bool = False) -> None:
     owners = [0, 0, 0, 0, 0] if world == 1 else [1, 0, 1, 1, 0]
     reference_model, mine = build(SIZES, CPU, owners=owners), build(SIZES, CPU, owners=owners)
     ownership = ownership_of(mine.sharded)
     blocks = ownership.blocks(mine.names, rank=rank, batch_size=SIZES.batch_size, dim=SIZES.dim)
     exchange = LocalExchange(blocks, CPU) if world == 1 else NcclExchange(blocks, CPU, dist.group.WORLD)
     expected = reference(reference_model, Feed(blocks, SIZES.num_dense))
-    got = captured(mine, exchange, blocks, Feed(blocks, SIZES.num_dense), schedule, traced=traced)
+    got = captured(mine, exchange, blocks, Feed(blocks, SIZES.num_dense), schedule, traced=traced, direct=direct)
     torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-6)
     assert abs(expected[0] - expected[-2]) > 1e-3
     for name, table in mine.tables().items():

@@ -41,6 +41,14 @@ def test_rows_are_worked_on_in_parts_as_they_arrive(monkeypatch: pytest.MonkeyPa
     compare(0, 1, Schedule.uniform(2, Window.MLP_FWD))
 
 
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.usefixtures("world_of_one")
+def test_rows_looked_up_where_they_are_read_train_the_same(monkeypatch: pytest.MonkeyPatch, parts: int) -> None:
+    monkeypatch.setattr(step, "LEAST_BYTES", 1)
+    monkeypatch.setattr(LocalExchange, "parts", parts)
+    compare(0, 1, Schedule.uniform(2, Window.EMB_BWD), direct=True)
+
+
 @pytest.mark.usefixtures("world_of_one")
 def test_a_model_of_any_kind_trains_as_torchrec_split_at_its_embeddings() -> None:
     compare(0, 1, Schedule.uniform(2, Window.MLP_BWD), traced=True)

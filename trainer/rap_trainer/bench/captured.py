@@ -19,7 +19,7 @@ from rap_trainer.captured.lists import PLACE_IDS, Form, ListLayout, form_of
 from rap_trainer.captured.runtime import CapturedRuntime
 from rap_trainer.captured.schedule import Schedule, Window
 from rap_trainer.captured.slots import Slot
-from rap_trainer.captured.state import CapturedState, Tuning
+from rap_trainer.captured.state import DEFAULT_TUNING, CapturedState, Tuning
 from rap_trainer.captured.step import NoPreprocessing
 from rap_trainer.model.shard import ShardedModel
 from rap_trainer.world import World
@@ -85,6 +85,7 @@ class CapturedIdeal:
         precision: str = "tf32",
         sort_early: bool = True,
         in_parts: bool = True,
+        direct: bool = DEFAULT_TUNING.direct,
         subject: Subject | None = None,
     ) -> None:
         """`subject`: needed where rows hold several ids, for how many its batches have."""
@@ -98,6 +99,7 @@ class CapturedIdeal:
             num_dense=None if subject is None else subject.graph.dense_width,
             ids_proven=True,
             lists=several,
+            direct=direct,
         )
         parts = self.assembly
         if not in_parts:
@@ -146,7 +148,13 @@ class Rap:
     """The captured runtime as a job runs it: raw columns in host memory in, trained steps out."""
 
     def __init__(
-        self, model: ShardedModel, subject: Subject, world: World, *, exchange: str = "auto", precision: str = "tf32"
+        self,
+        model: ShardedModel,
+        subject: Subject,
+        world: World,
+        *,
+        precision: str = "tf32",
+        tuning: Tuning = DEFAULT_TUNING,
     ) -> None:
         self.runtime = CapturedRuntime(
             model,
@@ -154,7 +162,7 @@ class Rap:
             world,
             batch_size=subject.batch_size,
             precision=precision,
-            tuning=Tuning(exchange=exchange),
+            tuning=tuning,
         )
         self._host = tuple(with_blocks(raw, subject.graph, pinned=True) for raw in subject.host)
         self._taken = 0

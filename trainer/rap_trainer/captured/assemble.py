@@ -28,6 +28,7 @@ from rap_trainer.captured.jagged_inputs import JaggedInputs, Received
 from rap_trainer.captured.lanes import Lanes
 from rap_trainer.captured.list_exchange import ListExchange
 from rap_trainer.captured.replicated import ReplicatedTables
+from rap_trainer.captured.row_lookup import RowLookup, row_lookup
 from rap_trainer.captured.schedule import Schedule
 from rap_trainer.captured.slots import Slot, make_slots
 from rap_trainer.captured.step import Preprocessor, TrainStep
@@ -75,6 +76,8 @@ class Assembly:
     """The model's own dense optimizer, whose state lies in the flat buffers."""
     lists: ListExchange | None = None
     """What moves ids where rows hold several."""
+    rows: RowLookup | None = None
+    """What looks up single ids straight into the buffers that are read."""
 
     def step(
         self,
@@ -97,6 +100,7 @@ class Assembly:
             score=score,
             progress=progress,
             lists=lists,
+            rows=self.rows,
         )
 
     def slots_with(self, lists: ListExchange) -> tuple[Slot, Slot]:
@@ -189,12 +193,13 @@ def assemble(
     num_dense: int | None = None,
     ids_proven: bool = False,
     lists: bool = False,
+    direct: bool = False,
 ) -> Assembly:
     """The parts for one batch size. Collective. Raises CannotCapture.
 
     `exchange`: auto (the faster one here), copy-engine, nccl. `num_dense`: dense features, where the model is not the built-in
     DLRM. `ids_proven`: preprocessing guarantees that every id is a row of its table, so the tables need not check again.
-    `lists`: rows may hold several ids.
+    `lists`: rows may hold several ids. `direct`: single ids are looked up straight into the buffers that are read, where they can be.
     """
     reasons = refusals(model)
     if lists and not reasons:
@@ -240,6 +245,7 @@ def assemble(
         ownership=ownership,
         tail_rows=_rows_of_last(sharded),
         torch_optimizer=torch_optimizer(model),
+        rows=row_lookup(table_modules(sharded), blocks, chosen, world.device) if direct and ids_proven else None,
     )
 
 

@@ -45,6 +45,12 @@ class Exchange(Protocol):
     def pooled_grads(self) -> torch.Tensor:
         """[N]: gradients of this rank's lookup output; peers' rows are received."""
 
+    def places(self, own: torch.Tensor) -> tuple[torch.Tensor, ...] | None:
+        """For each rank, where its rows of this rank's lookup [B * width] are read: `own` for this one. None: out of reach."""
+
+    def pooled_placed(self) -> None:
+        """What all ranks have put into such places before is visible behind it."""
+
     def send_pooled(self, pooled_N: torch.Tensor, rows: slice) -> None:
         """Lookup output [W * B, width] of some of each rank's rows to the ranks they belong to; all of them if `parts` is 1."""
 
@@ -95,6 +101,12 @@ class LocalExchange:
     @property
     def pooled_grads(self) -> torch.Tensor:
         return self._pooled_grads
+
+    def places(self, own: torch.Tensor) -> tuple[torch.Tensor, ...] | None:
+        return (own,)
+
+    def pooled_placed(self) -> None:
+        return
 
     def send_pooled(self, pooled_N: torch.Tensor, rows: slice) -> None:
         return

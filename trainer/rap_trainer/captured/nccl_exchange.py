@@ -49,6 +49,12 @@ class NcclExchange:
     def pooled_grads(self) -> torch.Tensor:
         return self._pooled_grads
 
+    def places(self, own: torch.Tensor) -> tuple[torch.Tensor, ...] | None:
+        return None
+
+    def pooled_placed(self) -> None:
+        raise AssertionError("no rank reaches another's memory")
+
     def send_pooled(self, pooled_N: torch.Tensor, rows: slice) -> None:
         assert rows == slice(0, self._blocks.batch_size), rows
         self._all_to_all(self._peer_blocks(self._peer), self._owner_rows(pooled_N.view(-1)))

@@ -73,6 +73,7 @@ class CapturedRuntime:
             num_dense=graph.dense_width,
             ids_proven=True,
             lists=self._form is not Form.SINGLE,
+            direct=tuning.direct,
         )
         self._progress = Progress(world.device, self.assembly.lanes.progress)
         idle = torch.cuda.current_stream(world.device).query

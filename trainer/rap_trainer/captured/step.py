@@ -24,6 +24,7 @@ from rap_trainer.captured.jagged_inputs import JaggedInputs
 from rap_trainer.captured.lanes import Lanes
 from rap_trainer.captured.list_exchange import ListExchange
 from rap_trainer.captured.pointwise import sum_losses
+from rap_trainer.captured.row_lookup import RowLookup
 from rap_trainer.captured.schedule import Placement, Schedule, Window
 from rap_trainer.captured.slots import Slot
 from rap_trainer.captured.traced_part import TracedPart
@@ -78,16 +79,19 @@ class TrainStep:
         score: Callable[[Slot], None] | None = None,
         progress: Progress | None = None,
         lists: ListExchange | None = None,
+        rows: RowLookup | None = None,
     ) -> None:
         """`score`: what judges the logits of a slot, enqueued beside the backward. `progress`: told of each phase.
 
-        `lists`: moves ids where rows hold several; without it the exchange moves one id a row and feature.
+        `lists`: moves ids where rows hold several; without it the exchange moves one id a row and feature, and `rows`, where there
+        is one, looks them up in place of `lookup` and the exchange of its output.
         """
         if len(schedule.placements) != preprocessor.num_kernels:
             raise ValueError(f"{preprocessor.num_kernels} kernels, the schedule places {len(schedule.placements)}")
         self.lookup, self.dense, self.optimizer, self.exchange = lookup, dense, optimizer, exchange
         self.preprocessor, self.schedule, self.score = preprocessor, schedule, score
         self.lanes, self.lists = lanes, lists
+        self.rows = rows if lists is None else None
         self.progress = progress
         self._split = SplitColumns(dense.blocks, dense.flat.values.device) if dense.blocks.num_split else None
         self._muted = False
@@ -125,8 +129,9 @@ class TrainStep:
             pooled = self._look_up(current)
         self.lanes.tables.join()
         self._open(Window.OUTPUT_DIST, following)
-        embeddings = Embeddings(own=self._own(pooled.detach()), peer=exchange.peer, present_BS=current.present_BS)
-        self._exchange_and_forward(pooled.detach(), embeddings, following)
+        own = self._own(pooled.detach()) if self.rows is None else self.rows.own
+        embeddings = Embeddings(own=own, peer=exchange.peer, present_BS=current.present_BS)
+        self._exchange_and_forward(current, pooled.detach(), embeddings, following)
         dense.forward_loss(current.targets, current.outcome)
         self._open(Window.MLP_BWD, following)
         dense.backward_top()
@@ -170,15 +175,23 @@ class TrainStep:
         if isinstance(current.inputs, JaggedInputs):
             with current.inputs.looked_up():
                 return self.lookup(current.inputs.kjt)
-        return self.lookup(current.inputs.kjt)
+        if self.rows is None:
+            return self.lookup(current.inputs.kjt)
+        return self.rows.for_autograd(self.lookup, current.inputs.kjt)
 
-    def _exchange_and_forward(self, pooled: torch.Tensor, embeddings: Embeddings, following: Slot) -> None:
+    def _exchange_and_forward(
+        self, current: Slot, pooled: torch.Tensor, embeddings: Embeddings, following: Slot
+    ) -> None:
         """The dense part works on the rows that have arrived while the next ones travel."""
         arrived = []
         self.lanes.exchange.fork()
         with self.lanes.exchange.on():
             for rows in self._parts:
-                self.exchange.send_pooled(pooled, rows)
+                if self.rows is None:
+                    self.exchange.send_pooled(pooled, rows)
+                else:
+                    self.rows.put(current.inputs.kjt.values(), rows)
+                    self.exchange.pooled_placed()
                 arrived.append(self.lanes.exchange.mark())
         for i, (rows, mark) in enumerate(zip(self._parts, arrived, strict=True)):
             self.lanes.exchange.reached(mark)

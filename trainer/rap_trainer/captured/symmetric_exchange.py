@@ -87,6 +87,15 @@ class SymmetricExchange:
     def pooled_grads(self) -> torch.Tensor:
         return self._grads.tensor[: self._blocks.pooled_elements]
 
+    def places(self, own: torch.Tensor) -> tuple[torch.Tensor, ...] | None:
+        blocks = self._blocks
+        start = blocks.rank * blocks.block_elements
+        block = slice(start, start + blocks.batch_size * blocks.own_width)
+        return tuple(own if p == blocks.rank else view[block] for p, view in enumerate(self._pooled.views))
+
+    def pooled_placed(self) -> None:
+        self._pooled.handle.barrier(channel=0)
+
     def send_pooled(self, pooled_N: torch.Tensor, rows: slice) -> None:
         blocks, G = self._blocks, self._blocks.block_elements
         pooled_WBN = pooled_N.view(-1)[: blocks.world_size * blocks.batch_size * blocks.own_width]
@@ -94,7 +103,7 @@ class SymmetricExchange:
         begin, end = (row * blocks.own_width for row in (rows.start, rows.stop))
         block = slice(blocks.rank * G + begin, blocks.rank * G + end)
         self._push([(self._pooled.views[p][block], pooled_WBN[p, rows].view(-1)) for p in self._peers()])
-        self._pooled.handle.barrier(channel=0)
+        self.pooled_placed()
 
     def send_grads(self) -> None:
         blocks, G = self._blocks, self._blocks.block_elements
