@@ -115,6 +115,7 @@ def test_a_neighbour_on_the_gpu_makes_a_running_job_measure_again_and_take_anoth
         assert job.plan() == "none"
         files.begin()
         ending.callback(files.end)
+        wait_until(lambda: job.samples(metrics.MEAN_LIST_LENGTH), limit_s=60, what="lists to be trained", every_s=0.1)
         inline = job.all_in(INLINE)
         job.hand(inline.to_json())
         wait_until(lambda: job.plan() == inline.hash, limit_s=60, what="everything inline", every_s=0.1)
