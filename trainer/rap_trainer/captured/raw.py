@@ -108,6 +108,8 @@ class RawBuffer:
         if not self.bytes.is_cuda:
             self._num_rows, self._scale = (self._parts["", field].numpy() for field in ("num_rows", "scale"))
         self._routes: dict[tuple[tuple[str, tuple[str, ...]], ...], _Route] = {}
+        self._header_of: tuple[int, int] | None = None
+        """(rows, rows of all ranks) that the header tells; None: not known here."""
         self._with_nulls: set[str] = set()
         """Columns whose null flags the latest batch has set."""
         self.rows_of_one: int | None = None
@@ -121,10 +123,11 @@ class RawBuffer:
         for part in smaller.layout.parts:
             self._parts[part.column, part.field][: part.size].copy_(part.view(smaller.bytes))
         self.rows_of_one, self._with_nulls = smaller.rows_of_one, set(smaller._with_nulls)
+        self._header_of = smaller._header_of
 
     def receive(self, host: RawBuffer) -> None:
         """Copies a buffer of the same layout, on the current stream, without what this one holds already."""
-        self._with_nulls = set(host._with_nulls)
+        self._with_nulls, self._header_of = set(host._with_nulls), host._header_of
         if host.rows_of_one is not None and host.rows_of_one == self.rows_of_one:
             self._moving.copy_(host._moving, non_blocking=True)
             return
@@ -165,9 +168,11 @@ class RawBuffer:
 
     def receive_as_it_is(self, host: RawBuffer, raw: RawBatch, copies: Copies, copier: Copier) -> None:
         """Copies a batch; its memory must stay until that is done. `host` lends its header."""
-        host._set_header(raw)
         start = self.bytes.data_ptr()
-        copier.one(start, host.bytes.data_ptr(), HEADER_BYTES)
+        if self._header_of != (raw.num_rows, raw.global_rows):
+            host._set_header(raw)
+            copier.one(start, host.bytes.data_ptr(), HEADER_BYTES)
+            self._header_of = host._header_of
         for move in copies.route.moves:
             data_CB, first, last = raw.blocks[move.block].data_CB, move.rows.start, move.rows.stop
             pitch = data_CB.stride(0) * move.itemsize
@@ -181,6 +186,7 @@ class RawBuffer:
 
     def _set_header(self, raw: RawBatch) -> None:
         self._num_rows[0], self._scale[0] = raw.num_rows, 1.0 / max(raw.global_rows, 1)
+        self._header_of = (raw.num_rows, raw.global_rows)
 
     def batch(self) -> RawBatch:
         """The buffer as a batch of `batch_size` rows: what kernels are bound to."""

@@ -38,7 +38,8 @@ class Uploads:
         self._copier = Copier(self._stream)
         self._begun = 0
         self._under_way: list[Future[float] | None] = [None, None]
-        self._copied = [torch.cuda.Event() for _ in range(NUM_PINNED)]  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        self._copied: list[torch.cuda.Event | None] = [None] * NUM_PINNED
+        """Comes when the copy that a pinned buffer was lent for is done, or a later one."""
         self._batches: list[RawBatch | None] = [None] * NUM_PINNED
         """Whose memory, or pinned buffer of the same number, a copy reads until its event has come."""
         self.waited_s = 0.0
@@ -80,7 +81,8 @@ class Uploads:
     def _upload(self, raw: RawBatch, slot: int, to: FusedPreprocessor, host: RawBuffer, number: int) -> float:
         """The seconds it waited for the GPU."""
         target = to.raw[slot]
-        self._copied[number].synchronize()
+        if (copied := self._copied[number]) is not None:
+            copied.synchronize()
         copies = target.copies(host, raw)
         if copies is None:
             host.pack(raw, self._packers)
@@ -93,8 +95,7 @@ class Uploads:
         else:
             target.receive_as_it_is(host, raw, copies, self._copier)
         to.arrived[slot].record(self._stream)
-        self._copied[number].record(self._stream)
-        self._batches[number] = raw
+        self._copied[number], self._batches[number] = to.arrived[slot], raw
         return waited_s
 
 
