@@ -52,7 +52,7 @@ def document(folder: Path, *, port: int) -> dict[str, Any]:
         "optimizer": {"dense": {"sgd": {"lr": 1e-4}}, "embedding": {"rowwiseAdagrad": {"lr": 0.01}}},
         "trainer": {"gpusPerNode": 1, "batchSizePerGpu": BATCH, "metricsPort": port, "runtime": "captured"},
         "checkpoint": {"path": str(folder / "checkpoints"), "intervalSeconds": 3600},
-        "replanning": {"minIntervalSeconds": 1, "triggers": {"predictionRatio": 0.3}},
+        "replanning": {"windowSeconds": 2, "minIntervalSeconds": 1, "triggers": {"predictionRatio": 0.3}},
     }
     return {"apiVersion": "rap.dev/v1alpha1", "kind": "RAPJob", "metadata": {"name": "long-steps"}, "spec": spec}
 

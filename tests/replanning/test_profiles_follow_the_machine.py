@@ -110,19 +110,22 @@ def test_what_all_preprocessing_takes_inline_grows_with_the_lists_of_today(job: 
 
 
 def test_drift_of_the_step_measures_the_windows_again_for_this_attempt_and_the_next(job: Job) -> None:
-    remeasuring = job.remeasuring(slower, min_interval_seconds=600)
+    remeasuring = job.remeasuring(slower, min_interval_seconds=600, window_seconds=10)
     job.measured_over_predicted(**{STEP: 1.1})
     assert not remeasuring.is_due(0.0), "the plan's error when it was taken is no drift"
     job.measured_over_predicted(**{STEP: 1.2})
-    assert not remeasuring.is_due(1.0)
+    assert not remeasuring.is_due(10.0)
+    assert not remeasuring.is_due(20.0)
     job.measured_over_predicted(**{STEP: 2.2})
-    assert remeasuring.is_due(2.0)
+    assert not remeasuring.is_due(30.0), "it may go on drifting"
+    assert not remeasuring.is_due(39.0), "a window later it is known"
+    assert remeasuring.is_due(40.0)
     job.profile.show()
     before = job.capacity()["mlp_bwd"]
-    remeasuring.act()
+    remeasuring.act(40.0)
     assert job.capacity()["mlp_bwd"] == pytest.approx(before / 2)
     assert Profile.from_json(job.path.read_text()).step_seconds == pytest.approx(2.2 * STEP_S), "as the real steps are"
-    assert not remeasuring.is_due(3.0), "it is what the windows were measured under"
+    assert not any(remeasuring.is_due(at_s) for at_s in (1e4, 2e4)), "it is what the windows were measured under"
     corrected, _ = job.profile.corrected()
     assert corrected.step_seconds == pytest.approx(2.2 * STEP_S), "what was measured again is not corrected twice"
     job.measured_over_predicted(**{STEP: 4.4})
@@ -130,27 +133,32 @@ def test_drift_of_the_step_measures_the_windows_again_for_this_attempt_and_the_n
 
 
 def test_lists_that_have_become_others_measure_the_windows_again_once(job: Job) -> None:
-    remeasuring = job.remeasuring(slower, min_interval_seconds=600)
-    job.store.set(metrics.MEAN_LIST_LENGTH, 20.0, group="cats")
-    assert not remeasuring.is_due(0.0)
-    job.store.set(metrics.MEAN_LIST_LENGTH, 29.0, group="cats")
-    assert not remeasuring.is_due(1.0), "the cost model knows what somewhat longer lists take"
-    job.store.set(metrics.MEAN_LIST_LENGTH, 31.0, group="cats")
-    assert remeasuring.is_due(2.0)
-    remeasuring.act()
-    assert not remeasuring.is_due(1e12), "it is what the windows were measured with"
+    remeasuring = job.remeasuring(slower, min_interval_seconds=600, window_seconds=10)
+
+    def is_due(at_s: float, length: float) -> bool:
+        job.store.set(metrics.MEAN_LIST_LENGTH, length, group="cats")
+        return remeasuring.is_due(at_s)
+
+    assert not is_due(0.0, 20.0)
+    assert not any(is_due(10.0 * number, 29.0) for number in (1, 2, 3)), "the cost model knows what that takes"
+    assert not any(is_due(10.0 * number, 10.0 * number) for number in (4, 5, 6)), "lists that still grow"
+    assert is_due(70.0, 61.0)
+    remeasuring.act(70.0)
+    assert not any(is_due(at_s, 61.0) for at_s in (1e11, 1e12)), "it is what the windows were measured with"
 
 
 def test_measuring_takes_no_more_than_its_share_of_training(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    now_s = iter([100.0, 104.0, 104.0, 104.0])
-    monkeypatch.setattr(time, "monotonic", lambda: next(now_s))
-    remeasuring = job.remeasuring(slower, min_interval_seconds=60)
+    clock_s = iter([0.0, 4.0, 4.0])
+    monkeypatch.setattr(time, "perf_counter", lambda: next(clock_s))
+    remeasuring = job.remeasuring(slower, min_interval_seconds=60, window_seconds=10)
     job.store.set(metrics.MEAN_LIST_LENGTH, 20.0, group="cats")
-    assert not remeasuring.is_due(99.0)
-    remeasuring.act()
+    assert not remeasuring.is_due(90.0)
+    remeasuring.act(100.0)
+    again_s = 104.0 + 4.0 / MAX_SHARE
     job.store.set(metrics.MEAN_LIST_LENGTH, 60.0, group="cats")
-    assert not remeasuring.is_due(104.0 + 4.0 / MAX_SHARE - 1.0)
-    assert remeasuring.is_due(104.0 + 4.0 / MAX_SHARE)
+    assert not any(remeasuring.is_due(again_s - left_s) for left_s in (20.0, 1.0))
+    assert not remeasuring.is_due(again_s)
+    assert remeasuring.is_due(again_s + 10.0)
 
 
 def test_the_windows_are_measured_again_only_where_that_is_asked_for_and_possible(job: Job) -> None:
@@ -160,15 +168,15 @@ def test_the_windows_are_measured_again_only_where_that_is_asked_for_and_possibl
         job.remeasuring(slower, mode="Off"),
         job.remeasuring(slower, triggers={"prediction_ratio": 0}),
     ]
-    for ratio in (1.0, 3.0):
+    for at_s, ratio in ((0.0, 1.0), (1e3, 3.0), (2e3, 3.0)):
         job.measured_over_predicted(**{STEP: ratio})
-        assert not any(each.is_due(0.0) for each in quiet)
+        assert not any(each.is_due(at_s) for each in quiet)
 
 
 def test_a_profile_that_was_broken_meanwhile_is_not_measured_over(job: Job) -> None:
     remeasuring = job.remeasuring(lambda profile: pytest.fail("measured"))
     job.path.write_text("{}")
-    remeasuring.act()
+    remeasuring.act(0.0)
     assert job.path.read_text() == "{}"
 
 
@@ -180,7 +188,7 @@ def test_where_measuring_fails_the_profile_stays_and_training_goes_on(job: Job, 
         raise lack
 
     before = job.path.read_text()
-    job.remeasuring(lacking).act()
+    job.remeasuring(lacking).act(0.0)
     assert job.path.read_text() == before
     assert job.profile.read().to_json() == Profile.from_json(before).to_json()
 
@@ -188,7 +196,7 @@ def test_where_measuring_fails_the_profile_stays_and_training_goes_on(job: Job, 
 def test_the_first_ranks_word_alone_makes_all_ranks_measure() -> None:
     def all_of(*flags: bool) -> bool:
         messages = [Message(rows=1, ended=False, measure=flag) for flag in flags]
-        return decide(Messages(messages), room=True, full=lambda offers: (1,), partial=lambda offers: None).measure
+        return decide(Messages.of(messages), room=True, full=lambda offers: (1,), partial=lambda offers: None).measure
 
     assert all_of(True, False)
     assert not all_of(False, True)

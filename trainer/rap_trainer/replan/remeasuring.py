@@ -1,13 +1,15 @@
 """When a running attempt measures its windows again: the step no longer takes what the plan predicts, or lists are others than they were.
 
-The first rank decides, all ranks measure between the same two steps. Not here: how to measure.
+And only once that stands still: what is measured in the middle of a drift is soon to be measured again. The first rank decides,
+all ranks measure between the same two steps. Not here: how to measure.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import torch.distributed as dist
 from rap_contract import metrics
@@ -30,6 +32,23 @@ MAX_SHARE = 0.01
 OTHER_LISTS = 0.5
 """Change of a group's mean list length since the windows were measured, upon which what fits into them is measured again."""
 
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """What a running job takes and trains, as far as it is known."""
+
+    step_ratio: float | None
+    """Measured over predicted step."""
+    lists: Mapping[str, float]
+    """Mean length, by feature group."""
+
+    def change(self, after: Sizes) -> tuple[float, float]:
+        """By which share the step and the lists that changed most are others."""
+        step = abs(after.step_ratio / self.step_ratio - 1) if self.step_ratio and after.step_ratio else 0.0
+        lists = (abs(after.lists.get(group, old) - old) / max(old, 1.0) for group, old in self.lists.items())
+        return step, max(lists, default=0.0)
+
+
 Measure = Callable[[Profile], Profile]
 """The profile with the windows of the step as they are now. Collective. Raises MemoryError, on the first rank InvalidDocument."""
 
@@ -47,40 +66,43 @@ class Remeasuring:
         world: World,
     ) -> None:
         self._policy, self._store, self._profile, self._measure, self._world = policy, store, profile, measure, world
-        self._known: float | None = None
-        """Measured over predicted step when the windows were measured last, or first seen."""
-        self._lists: dict[str, float] = {}
-        """Mean list lengths then, by group."""
+        self._known: Sizes | None = None
+        """When the windows were measured last, or first seen."""
+        self._latest: Sizes | None = None
+        """When it was last looked."""
         self._next_s = 0.0
 
     def is_due(self, now_s: float) -> bool:
-        """Whether this rank asks for it; only the first rank's answer counts. `now_s`: monotonic."""
+        """Whether this rank asks for it; only the first rank's answer counts. Looks once a window of time. `now_s`: monotonic."""
         if self._measure is None or self._world.rank > 0 or self._policy.mode == "Off" or now_s < self._next_s:
             return False
-        ratio, lists, triggers = self._ratio(), self._mean_lengths(), self._policy.triggers
-        self._known, self._lists = self._known or ratio, self._lists or lists
-        if ratio and self._known and 0 < triggers.prediction_ratio < abs(ratio / self._known - 1):
-            return True
-        changes = (abs(lists.get(group, old) - old) / max(old, 1.0) for group, old in self._lists.items())
-        return triggers.workload_ratio > 0 and any(change > OTHER_LISTS for change in changes)
+        before, self._latest = self._latest, self._sizes()
+        self._known = self._known or self._latest
+        self._next_s = now_s + self._policy.window_seconds
+        if before is None:
+            return False
+        triggers, (step, lists) = self._policy.triggers, before.change(self._latest)
+        if step > triggers.prediction_ratio or lists > triggers.workload_ratio:
+            return False  # it still changes
+        step, lists = self._known.change(self._latest)
+        return 0 < triggers.prediction_ratio < step or (triggers.workload_ratio > 0 and lists > OTHER_LISTS)
 
-    def act(self) -> None:
+    def act(self, now_s: float) -> None:
         """Measures, between two steps. Collective."""
         assert self._measure is not None
-        began_s, found = time.monotonic(), [self._read()]
+        began_s, found = time.perf_counter(), [self._read()]
         if self._world.size > 1:
             dist.broadcast_object_list(found, src=0, group=self._world.control_group)
         if found[0] is not None:
             self._measure_over(found[0], began_s)
-        self._known, self._lists = self._ratio(), self._mean_lengths()
-        ended_s = time.monotonic()
-        self._next_s = ended_s + max(self._policy.min_interval_seconds, (ended_s - began_s) / MAX_SHARE)
+        self._known = self._latest = self._sizes()
+        took_s = time.perf_counter() - began_s
+        self._next_s = now_s + took_s + max(self._policy.min_interval_seconds, took_s / MAX_SHARE)
 
-    def _ratio(self) -> float | None:
-        return self._store.read(metrics.PLAN_ERROR_RATIO).get((STEP,))
-
-    def _mean_lengths(self) -> dict[str, float]:
-        return {labels[0]: value for labels, value in self._store.read(metrics.MEAN_LIST_LENGTH).items()}
+    def _sizes(self) -> Sizes:
+        ratio = self._store.read(metrics.PLAN_ERROR_RATIO).get((STEP,))
+        lists = {labels[0]: value for labels, value in self._store.read(metrics.MEAN_LIST_LENGTH).items()}
+        return Sizes(step_ratio=ratio, lists=lists)
 
     def _measure_over(self, before: Profile, began_s: float) -> None:
         assert self._measure is not None
@@ -93,7 +115,7 @@ class Remeasuring:
             # What the slots hold now may take longer or shorter than steps did lately: those say how long one is.
             real_s = self._profile.corrected()[0].step_seconds
             self._profile.replace(corrected(profile, training=real_s / profile.step_seconds))
-            log.info("the windows of the step were measured again in %.1f s", time.monotonic() - began_s)
+            log.info("the windows of the step were measured again in %.1f s", time.perf_counter() - began_s)
 
     def _read(self) -> Profile | None:
         """The first rank's profile; None where it cannot be read, which nobody mends by measuring."""

@@ -127,7 +127,7 @@ class Loop:
             if tools.switcher is not None:
                 tools.switcher.act(switch=decision.switch_plan, drop=decision.drop_plan)
             if decision.measure and tools.remeasuring is not None:
-                tools.remeasuring.act()
+                tools.remeasuring.act(time.monotonic())
                 tools.meters.paused()
             sound = not decision.report or self._report()
             if decision.checkpoint and sound:
