@@ -6,9 +6,14 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from captured.gpu_training import batches, build, captured, job
 from rap_trainer.captured.blocks import Blocks
 from rap_trainer.captured.exchange import LocalExchange
 from rap_trainer.captured.row_lookup import RowLookup, row_lookup
+from rap_trainer.captured.state import Tuning
+from rap_trainer.model.shard import table_weights
+from rap_trainer.world import World
+from torch.profiler import ProfilerActivity, profile
 
 ROWS, DIM, BATCH = 50, 16, 37
 DEVICE = torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
@@ -48,3 +53,27 @@ def test_it_is_not_taken_where_tables_or_the_exchange_do_not_allow_it() -> None:
     assert not taken(table, table.half())
     assert not taken(table, torch.zeros(ROWS, 2 * DIM))
     assert row_lookup([], blocks, SimpleNamespace(places=lambda own: None), cpu) is None  # type: ignore[arg-type]  # of NCCL
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:Please use DTensor:FutureWarning")
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_they_change_no_bit_of_a_step_and_torchrecs_lookup_launches_nothing(world: World) -> None:
+    document, spec, graph = job()
+    raws = batches(document, graph) * 3
+    found = []
+    for direct in (False, True):
+        model = build(spec, graph, world)
+        trainee = captured(model, graph, None, world, tuning=Tuning(direct=direct))
+        tables = {name: weight.local_shards()[0].tensor for name, weight in table_weights(model.module)}
+        found.append((trainee.losses(raws), tables))
+        with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+            trainee.losses(raws[:2])
+            torch.cuda.synchronize()
+        kernels = {event.name for event in profiler.events() or [] if "forward" in event.name or "rows" in event.name}
+        assert any("rows_kernel" in name for name in kernels) == direct
+        assert any("split_embedding_codegen_forward" in name for name in kernels) != direct
+        trainee.runtime.close()
+    (apart, apart_tables), (straight, straight_tables) = found
+    assert straight == apart
+    assert all(torch.equal(straight_tables[name], table) for name, table in apart_tables.items())
