@@ -123,7 +123,7 @@ def test_a_bounded_grid_gives_the_same() -> None:
 def test_equal_buffers_are_bound_once() -> None:
     graph = graph_of([dense("n", "f32", FILL), sparse("b", "i64", FILL, HASH)])
     fused, raw = fused_of(graph), batch_of(graph, 6, seed=0)
-    assert fused.bind(raw).pointers_3S is fused.bind(raw).pointers_3S
+    assert fused.bind(raw).pointers is fused.bind(raw).pointers
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from rap_contract.types import ValueType
 
 from rap_trainer.batch import Column, RawBatch
 from rap_trainer.fusion.buffers import Scratch
-from rap_trainer.fusion.slot import Slot
+from rap_trainer.fusion.tables import Tables
 from rap_trainer.program.columns import TORCH_DTYPES, BatchError
 
 MAX_KEPT = 64  # address tables kept for reuse: a few ring slots and allocator states, a few KB each
@@ -23,10 +23,11 @@ MAX_KEPT = 64  # address tables kept for reuse: a few ring slots and allocator s
 
 @dataclass(frozen=True, kw_only=True)
 class Binding:
-    """Addresses of one batch's columns (and of scratch) on the device; S slots."""
+    """Addresses of one batch's columns (and of scratch) on the device; S slots, L lanes."""
 
-    pointers_3S: torch.Tensor
-    """int64: values, null flags (0: none), lengths (0: one value a row) of each slot."""
+    pointers: torch.Tensor
+    """int64 [3 S + 4 L]: values, null flags (0: none), lengths (0: one value a row) of each slot; then, lane by lane, the three of the lane's
+    slot and a zero."""
     row_ids_B: torch.Tensor
     num_rows: int
 
@@ -35,9 +36,10 @@ class Binder:
     """Makes bindings for one plan."""
 
     def __init__(
-        self, slots: Mapping[Slot, int], scratch: Scratch, columns: Mapping[str, ValueType], device: torch.device
+        self, tables: Tables, scratch: Scratch, columns: Mapping[str, ValueType], device: torch.device
     ) -> None:
-        self._slots = slots
+        slots = self._slots = dict(tables.slots)
+        self._lane_slots = tuple(tables.lane_slots)
         self._columns = columns
         self._device = device
         self._fixed = {
@@ -62,7 +64,9 @@ class Binder:
                 words[num_slots + place] = column.nulls_N.data_ptr()
             if column.lengths_B is not None:
                 words[2 * num_slots + place] = column.lengths_B.data_ptr()
-        return Binding(pointers_3S=self._upload(tuple(words)), row_ids_B=raw.row_ids_B, num_rows=raw.num_rows)
+        lanes = [(words[at], words[num_slots + at], words[2 * num_slots + at], 0) for at in self._lane_slots]
+        words += [word for lane in lanes for word in lane]
+        return Binding(pointers=self._upload(tuple(words)), row_ids_B=raw.row_ids_B, num_rows=raw.num_rows)
 
     def _checked(self, raw: RawBatch, name: str) -> Column:
         column, declared = raw.columns.get(name), self._columns[name]

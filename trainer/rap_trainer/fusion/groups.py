@@ -14,7 +14,17 @@ from rap_contract.types import Dtype
 
 from rap_trainer.fusion.ops.step import Step
 from rap_trainer.fusion.slot import Slot
-from rap_trainer.fusion.stages import Comparison, JointComparison, Lane, Lowered, Operand, Selection, Stage
+from rap_trainer.fusion.stages import (
+    Comparison,
+    JointComparison,
+    Lane,
+    LaneForm,
+    Lowered,
+    Operand,
+    Selection,
+    Stage,
+    chain_of,
+)
 from rap_trainer.fusion.words import COMPARISON_KINDS
 
 
@@ -74,11 +84,13 @@ class Launch:
     step_names: tuple[str, ...] = ()
     """Element functions it is compiled for."""
     chains: tuple[tuple[str, ...], ...] = ()
-    """The different chains of them; its table rows say by number which one is theirs."""
+    """values: the different chains of them; its table rows say by number which ones are theirs."""
+    forms: tuple[LaneForm, ...] = ()
+    """lanes: the same of whole lanes."""
     structures: tuple[str, ...] = ()
     float64: bool = False
     general: bool = False
-    """values: some stage must find the row of each element; lanes: some lane reads a list."""
+    """values: some stage must find the row of each element."""
     picked: bool = False
     """values: each element is the next that a selection picked, and need not find its row."""
 
@@ -125,11 +137,6 @@ def operands_of(fusion: Lane | Stage | Comparison) -> tuple[Operand, ...]:
         return tuple(operand for operand in given if operand is not None)
     other = fusion.structure.other
     return (fusion.operand,) if other is None else (fusion.operand, other)
-
-
-def chain_of(steps: tuple[Step, ...]) -> tuple[str, ...]:
-    """A chain's element functions, without their parameters."""
-    return tuple(step.name for step in steps)
 
 
 def cost(lane: Lane) -> int:
@@ -267,9 +274,8 @@ class _Builder:
                 end=len(self.lanes),
                 features=_features(lanes),
                 step_names=names,
-                chains=tuple(sorted({chain_of(lane.steps) for lane in lanes})),
+                forms=tuple(sorted({lane.form for lane in lanes})),
                 float64=float64,
-                general=any(lane.is_list for lane in lanes),
             )
         )
 

@@ -1,29 +1,30 @@
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call"
 # Triton functions are compiled from their source; their arguments have no Python types.
-"""The kernel of lanes: one number a row, a whole chain in registers, any mix of chains in one launch."""
+"""The kernel of lanes: one number a row, a whole chain in registers, any mix of chains in one launch.
+
+A tile takes microseconds of waiting and tenths of them of work, so everything it reads is asked for at once: first its table row with the
+addresses of its column, then values, null flags and parameters. The kernel is compiled for the forms of its lanes (type, chain, destination),
+so that nothing between is a branch.
+"""
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
-from rap_trainer.fusion.ops.apply import apply_chain
-from rap_trainer.fusion.ops.elements import load_element, null_flags, store_scratch
+from rap_trainer.fusion.ops.apply import apply_steps
+from rap_trainer.fusion.ops.elements import load_element, store_scratch
 from rap_trainer.fusion.words import (
     KIND_DENSE,
     KIND_IDS,
     KIND_LABEL,
+    LANE_ADDRESSES,
     LANE_BASE,
     LANE_BASE_PER_ROW,
-    LANE_CHAIN,
-    LANE_DTYPE,
     LANE_DYNAMIC,
-    LANE_IS_LIST,
-    LANE_KIND,
+    LANE_FORM,
     LANE_LENGTHS,
-    LANE_NULLS,
     LANE_PRESENT,
-    LANE_SLOT,
     LANE_STEPS,
     LANE_STRIDE,
     LANE_WIDTH,
@@ -53,73 +54,82 @@ def lanes_kernel(
     counters,
     num_rows,
     CHAINS: tl.constexpr,
+    FORMS: tl.constexpr,
     FLOAT: tl.constexpr,
     WEIGHTED: tl.constexpr,
-    LISTS: tl.constexpr,
     TILE: tl.constexpr,
     AHEAD: tl.constexpr,
 ):
-    """Lanes [first, first + num_lanes) x tiles of rows; program p takes tiles p, p + programs, ... of all of them."""
+    """Lanes [first, first + num_lanes) x tiles of rows; program p takes tiles p, p + programs, ... of all of them.
+
+    FORMS: (type, destination, is a list) of each form, CHAINS its chain.
+    """
     num_tiles = (num_rows + TILE - 1) // TILE
     item = tl.program_id(0)
     while item < num_lanes * num_tiles:
-        lane = lanes + (first + item // num_tiles).to(tl.int64) * LANE_WORDS
+        number = first + item // num_tiles
+        lane = lanes + number.to(tl.int64) * LANE_WORDS
+        address = pointers + 3 * num_slots + number * LANE_ADDRESSES
+        form = tl.load(lane + LANE_FORM)
+        first_step = tl.load(lane + LANE_STEPS)
+        base = tl.load(lane + LANE_BASE)
+        values = tl.load(address)
+        nulls = tl.load(address + 1)
         # min() hides that the tile is aligned: knowing it, Triton moves tiles through shared memory for vectors it cannot use
         first_row = tl.minimum((item % num_tiles) * TILE, num_rows)
         row = first_row + tl.arange(0, TILE)
         mask = row < num_rows
-        slot = tl.load(lane + LANE_SLOT)
-        exists = mask
-        index = row
-        if LISTS:
-            if tl.load(lane + LANE_IS_LIST) != 0:
-                length, index = first_elements(
-                    tl.load(pointers + 2 * num_slots + slot), first_row, row, mask, TILE, AHEAD
-                )
-                exists = mask & (length > 0)
-        i, f = load_element(tl.load(pointers + slot), tl.load(lane + LANE_DTYPE), index, exists, FLOAT)
-        null = (exists == 0) | (null_flags(pointers, num_slots, slot, index, exists) != 0)
-        i, f, null = apply_chain(
-            tl.load(lane + LANE_CHAIN),
-            tl.load(lane + LANE_STEPS),
-            i,
-            f,
-            null,
-            row,
-            row,
-            exists,
-            steps,
-            ints,
-            floats,
-            pointers,
-            num_slots,
-            counters,
-            CHAINS,
-        )
-        if LISTS:
-            null = null | (exists == 0)
-        store_lane(
-            lane,
-            i,
-            f,
-            null,
-            row,
-            mask,
-            pointers,
-            num_slots,
-            bases,
-            dense,
-            dense_stride,
-            labels,
-            ids,
-            weights,
-            lengths,
-            present,
-            present_stride,
-            num_rows,
-            WEIGHTED,
-        )
+        for known in tl.static_range(len(FORMS)):
+            if form == known:
+                i, f, null = lane_values(
+                    CHAINS, known, FORMS[known][0], FORMS[known][2], address, values, nulls, first_step, first_row,
+                    row, mask, steps, ints, floats, pointers, num_slots, counters, FLOAT, TILE, AHEAD,
+                )  # fmt: skip
+                store_lane(
+                    FORMS[known][1], lane, base, i, f, null, row, mask, pointers, num_slots, bases, dense,
+                    dense_stride, labels, ids, weights, lengths, present, present_stride, num_rows, WEIGHTED,
+                )  # fmt: skip
         item += tl.num_programs(0)
+
+
+@triton.jit
+def lane_values(
+    CHAINS: tl.constexpr,
+    NUMBER: tl.constexpr,
+    DTYPE: tl.constexpr,
+    IS_LIST: tl.constexpr,
+    address,
+    values,
+    nulls,
+    first_step,
+    first_row,
+    row,
+    mask,
+    steps,
+    ints,
+    floats,
+    pointers,
+    num_slots,
+    counters,
+    FLOAT: tl.constexpr,
+    TILE: tl.constexpr,
+    AHEAD: tl.constexpr,
+):
+    """(i, f, null) of a tile of one lane after its chain."""
+    index = row
+    exists = mask
+    if IS_LIST:
+        length, index = first_elements(tl.load(address + 2), first_row, row, mask, TILE, AHEAD)
+        exists = mask & (length > 0)
+    i, f = load_element(values, DTYPE, index, exists, FLOAT)
+    flags = nulls.to(tl.pointer_type(tl.int8)) + index
+    null = (exists == 0) | (tl.load(flags, mask=exists & (nulls != 0), other=0) != 0)
+    i, f, null = apply_steps(
+        CHAINS, NUMBER, first_step, i, f, null, row, row, exists, steps, ints, floats, pointers, num_slots, counters
+    )
+    if IS_LIST:
+        null = null | (exists == 0)
+    return i, f, null
 
 
 @triton.jit
@@ -141,7 +151,9 @@ def first_elements(lengths, first, row, mask, TILE: tl.constexpr, AHEAD: tl.cons
 
 @triton.jit
 def store_lane(
+    KIND: tl.constexpr,
     lane,
+    base,
     i,
     f,
     null,
@@ -161,36 +173,28 @@ def store_lane(
     num_rows,
     WEIGHTED: tl.constexpr,
 ):
-    """Writes a tile of one lane where its table row says."""
-    kind = tl.load(lane + LANE_KIND)
-    base = tl.load(lane + LANE_BASE)
-    if kind == KIND_DENSE:
+    """Writes a tile of one lane where its table row says; what a lane does not write is masked, not branched around."""
+    if KIND == KIND_DENSE:
         tl.store(dense + base + row.to(tl.int64) * dense_stride, f.to(tl.float32), mask=mask)
-    elif kind == KIND_LABEL:
+    elif KIND == KIND_LABEL:
         tl.store(labels + row, f.to(tl.float32), mask=mask)
-    elif kind == KIND_IDS:
+    elif KIND == KIND_IDS:
         width = tl.load(lane + LANE_WIDTH)
-        base += tl.load(lane + LANE_BASE_PER_ROW) * num_rows
         dynamic = tl.load(lane + LANE_DYNAMIC)
-        if dynamic >= 0:
-            base += tl.load(bases + dynamic)
-        at = base + row.to(tl.int64) * tl.load(lane + LANE_STRIDE)
-        there = mask & (width > 0)
         column = tl.load(lane + LANE_PRESENT)
-        if column >= 0:
-            i = tl.where(null, 0, i)
-            if present_stride > 0:
-                flag = tl.where(null, 0, 1).to(tl.int8)
-                tl.store(present + column + row.to(tl.int64) * present_stride, flag, mask=mask)
-        tl.store(ids + at, i.to(ids.dtype.element_ty), mask=there)
-        if WEIGHTED:
-            tl.store(weights + at, tl.full(at.shape, 1.0, tl.float32), mask=there)
         lengths_row = tl.load(lane + LANE_LENGTHS)
-        if lengths_row >= 0:
-            tl.store(lengths + lengths_row * num_rows + row, width.to(tl.int32) + tl.zeros_like(row), mask=mask)
+        base += tl.load(lane + LANE_BASE_PER_ROW) * num_rows + tl.load(bases + dynamic, mask=dynamic >= 0, other=0)
+        at = base + row.to(tl.int64) * tl.load(lane + LANE_STRIDE)
+        i = tl.where(null & (column >= 0), 0, i)
+        tl.store(ids + at, i.to(ids.dtype.element_ty), mask=mask & (width > 0))
+        if WEIGHTED:
+            tl.store(weights + at, tl.full(at.shape, 1.0, tl.float32), mask=mask & (width > 0))
+        flag = tl.where(null, 0, 1).to(tl.int8)
+        told = mask & (column >= 0) & (present_stride > 0)
+        tl.store(present + column + row.to(tl.int64) * present_stride, flag, mask=told)
+        held = width.to(tl.int32) + tl.zeros_like(row)
+        tl.store(lengths + lengths_row * num_rows + row, held, mask=mask & (lengths_row >= 0))
     else:
-        target = tl.load(pointers + base)
-        store_scratch(kind, target, i, f, row, mask)
-        if tl.load(lane + LANE_NULLS) != 0:
-            flags = tl.load(pointers + num_slots + base).to(tl.pointer_type(tl.int8))
-            tl.store(flags + row, null.to(tl.int8), mask=mask)
+        store_scratch(KIND, tl.load(pointers + base), i, f, row, mask)
+        flags = tl.load(pointers + num_slots + base).to(tl.pointer_type(tl.int8))
+        tl.store(flags + row, null.to(tl.int8), mask=mask)

@@ -268,7 +268,7 @@ class FusedProgram:
         fixed = max((b.base + (b.capacity or 0) for b in self.layout.blocks), default=0)
         ids_capacity = max(lane_ids + list_ids, fixed)
         scratch = Scratch.of(tables, lowered, self.device)
-        binder = Binder(dict(tables.slots), scratch, self.graph.columns, self.device)
+        binder = Binder(tables, scratch, self.graph.columns, self.device)
         on_gpu = self.device.type == "cuda"
         runner = Runner(
             launches=groups.launches,

@@ -15,12 +15,13 @@ from rap_trainer.fusion.compare_kernel import compare_kernel
 from rap_trainer.fusion.groups import Launch, Tiles
 from rap_trainer.fusion.lanes_kernel import lanes_kernel
 from rap_trainer.fusion.ops.codes import CODES
+from rap_trainer.fusion.ops.elements import DTYPE_CODES
 from rap_trainer.fusion.picked_kernel import picked_kernel
 from rap_trainer.fusion.scan_kernel import scan_kernel
 from rap_trainer.fusion.select_kernel import select_kernel
 from rap_trainer.fusion.values_kernel import values_kernel
 from rap_trainer.fusion.warp import ONE_WARP_TILE
-from rap_trainer.fusion.words import STRUCTURES
+from rap_trainer.fusion.words import KIND_CODES, STRUCTURES
 
 LANE_ROWS_PER_WARP = 128  # four a thread
 VALUE_PROGRAMS_PER_SM = 32  # passes over elements take 10 % less time than with 16 (plan 4, one H200, 2026-11-30)
@@ -91,7 +92,7 @@ class Runner:
             self.tables.steps,
             self.tables.ints,
             self.tables.floats,
-            binding.pointers_3S,
+            binding.pointers,
             self.num_slots,
             self.scratch.bases,
             outputs.dense_BD,
@@ -104,10 +105,10 @@ class Runner:
             0 if present is None else present.stride(0),
             outputs.counters,
             binding.num_rows,
-            CHAINS=_chains(launch),
+            CHAINS=tuple(_codes(form.chain) for form in launch.forms),
+            FORMS=tuple((DTYPE_CODES[form.dtype], KIND_CODES[form.kind], form.is_list) for form in launch.forms),
             FLOAT=tl.float64 if launch.float64 else tl.float32,
             WEIGHTED=outputs.weights_N is not None,
-            LISTS=launch.general,
             TILE=tile,
             AHEAD=self.tiles.ahead,
             num_warps=max(4, tile // LANE_ROWS_PER_WARP),
@@ -118,7 +119,7 @@ class Runner:
             launch.first,
             launch.end,
             self.tables.entries,
-            binding.pointers_3S,
+            binding.pointers,
             self.num_slots,
             self.scratch.counts,
             self.scratch.offsets,
@@ -138,7 +139,7 @@ class Runner:
             launch.first,
             launch.end,
             self.tables.selections,
-            binding.pointers_3S,
+            binding.pointers,
             self.num_slots,
             self.scratch.offsets,
             self.scratch.landmarks,
@@ -191,7 +192,7 @@ class Runner:
             self.tables.steps,
             self.tables.ints,
             self.tables.floats,
-            binding.pointers_3S,
+            binding.pointers,
             self.num_slots,
             self.scratch.counts,
             self.scratch.offsets,
@@ -222,7 +223,7 @@ class Runner:
             self.tables.steps,
             self.tables.ints,
             self.tables.floats,
-            binding.pointers_3S,
+            binding.pointers,
             self.num_slots,
             self.scratch.counts,
             self.scratch.offsets,
@@ -247,7 +248,7 @@ class Runner:
             launch.first,
             launch.end,
             self.tables.comparisons,
-            binding.pointers_3S,
+            binding.pointers,
             self.num_slots,
             self.scratch.offsets,
             self.scratch.counts,
@@ -270,4 +271,8 @@ def _structures(launch: Launch) -> int:
 
 def _chains(launch: Launch) -> tuple[tuple[int, ...], ...]:
     """The launch's chains as codes."""
-    return tuple(tuple(CODES[name] for name in chain) for chain in launch.chains)
+    return tuple(_codes(chain) for chain in launch.chains)
+
+
+def _codes(chain: tuple[str, ...]) -> tuple[int, ...]:
+    return tuple(CODES[name] for name in chain)

@@ -6,7 +6,7 @@ Shapes: B rows.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from rap_contract.types import Dtype
 
@@ -15,6 +15,11 @@ from rap_trainer.fusion.slot import Slot
 
 NO_LIMIT = 2**31 - 1  # firstx takes at most this many elements
 POSITIONAL = frozenset({"enumerate", "local_hour_column"})  # element functions that read position or row
+
+
+def chain_of(steps: tuple[Step, ...]) -> tuple[str, ...]:
+    """A chain's element functions, without their parameters."""
+    return tuple(step.name for step in steps)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +38,11 @@ class Destination:
     dtype: Dtype = Dtype.INT64
     """scratch: its type."""
 
+    @property
+    def written(self) -> str:
+        """A key of `words.KIND_CODES`."""
+        return self.kind if self.slot is None else self.dtype.value
+
 
 @dataclass(frozen=True, kw_only=True)
 class Lane:
@@ -45,6 +55,21 @@ class Lane:
     """The number is the first element of a list; without one the row has no number."""
     steps: tuple[Step, ...]
     destination: Destination
+
+    @property
+    def form(self) -> LaneForm:
+        return LaneForm(
+            chain=chain_of(self.steps), dtype=self.dtype, kind=self.destination.written, is_list=self.is_list
+        )
+
+
+class LaneForm(NamedTuple):
+    """What a kernel is compiled for: everything of a lane but parameters and places."""
+
+    chain: tuple[str, ...]
+    dtype: Dtype
+    kind: str
+    is_list: bool
 
 
 @dataclass(frozen=True, kw_only=True)

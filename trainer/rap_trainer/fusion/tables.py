@@ -9,20 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from rap_contract.types import Dtype
-
-from rap_trainer.fusion.groups import Groups, chain_of
+from rap_trainer.fusion.groups import Groups
 from rap_trainer.fusion.layout import OutputLayout
 from rap_trainer.fusion.ops.codes import CODES
 from rap_trainer.fusion.ops.elements import DTYPE_CODES
 from rap_trainer.fusion.ops.step import STEP_WORDS, Step
 from rap_trainer.fusion.sizes import Sizes
 from rap_trainer.fusion.slot import Slot
-from rap_trainer.fusion.stages import Destination, JointComparison, Lane, Operand, Selection, Stage
-from rap_trainer.fusion.words import COMPARISON_KINDS, LANDMARK_ELEMENTS, MODES, STRUCTURES
-
-KINDS = {"dense": 0, "label": 1, "ids": 2}
-SCRATCH_KINDS = {Dtype.INT64: 3, Dtype.FLOAT32: 4, Dtype.FLOAT64: 5}
+from rap_trainer.fusion.stages import JointComparison, Lane, Operand, Selection, Stage, chain_of
+from rap_trainer.fusion.words import COMPARISON_KINDS, KIND_CODES, LANDMARK_ELEMENTS, MODES, STRUCTURES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +45,8 @@ class Tables:
     ints: list[int] = field(default_factory=list)
     floats: list[float] = field(default_factory=list)
     lanes: list[tuple[int, ...]] = field(default_factory=list)
+    lane_slots: list[int] = field(default_factory=list)
+    """What each lane reads."""
     entries: list[tuple[int, ...]] = field(default_factory=list)
     selections: list[tuple[int, ...]] = field(default_factory=list)
     comparisons: list[tuple[int, ...]] = field(default_factory=list)
@@ -88,7 +85,7 @@ class Tables:
         self.selections = [self._selection_row(s, o) for s, o in zip(groups.selections, groups.selected, strict=True)]
         self.comparisons = [self._comparison_row(comparison) for comparison in groups.comparisons]
         self.lanes = [
-            self._lane_row(lane, launch.chains.index(chain_of(lane.steps)), places)
+            self._lane_row(lane, launch.forms.index(lane.form), places)
             for launch in groups.launches
             if launch.kernel == "lanes"
             for lane in groups.lanes[launch.first : launch.end]
@@ -214,7 +211,7 @@ class Tables:
             int(stage.keeps_positions),
             *self._range(stage.pre),
             *self._range(stage.post),
-            _kind(destination),
+            KIND_CODES[destination.written],
             destination.index if destination.slot is None else slot,
             weights,
             capacity,
@@ -256,7 +253,7 @@ class Tables:
             if lane.destination.kind == "ids"
         }
 
-    def _lane_row(self, lane: Lane, chain: int, places: Mapping[int, Place]) -> tuple[int, ...]:
+    def _lane_row(self, lane: Lane, form: int, places: Mapping[int, Place]) -> tuple[int, ...]:
         destination = lane.destination
         base, per_row, stride, dynamic, lengths, width, present = destination.index, 0, 1, -1, -1, 1, -1
         if destination.kind == "ids":
@@ -272,10 +269,9 @@ class Tables:
                 lengths = place.lengths_row
         elif destination.slot is not None:
             base = self.slot(destination.slot)
-        head = (self.slot(lane.slot), DTYPE_CODES[lane.dtype], *self._range(lane.steps), _kind(destination))
-        nulls = int(destination.slot is not None)
-        tail = (nulls, int(lane.is_list), present, chain)
-        return padded((*head, base, per_row, stride, dynamic, lengths, width, *tail), 16)
+        head = (self.slot(lane.slot), DTYPE_CODES[lane.dtype], *self._range(lane.steps), 0)
+        self.lane_slots.append(self.slot(lane.slot))
+        return padded((*head, base, per_row, stride, dynamic, lengths, width, 0, 0, present, form), 16)
 
     def _add_features(self) -> None:
         widths, first = self._widths(), len(self.groups.raw_lists)
@@ -296,10 +292,6 @@ def padded(words: Iterable[int], size: int) -> tuple[int, ...]:
     row = tuple(words)
     assert len(row) <= size, row
     return (*row, *([0] * (size - len(row))))
-
-
-def _kind(destination: Destination) -> int:
-    return SCRATCH_KINDS[destination.dtype] if destination.slot is not None else KINDS[destination.kind]
 
 
 def _places(layout: OutputLayout, names: tuple[str, ...], widths: Mapping[int, int]) -> dict[int, Place]:

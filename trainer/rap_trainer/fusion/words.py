@@ -9,17 +9,17 @@ LANE_WORDS = tl.constexpr(16)
 LANE_SLOT = tl.constexpr(0)
 LANE_DTYPE = tl.constexpr(1)
 LANE_STEPS = tl.constexpr(2)  # the first one's parameters
-LANE_KIND = tl.constexpr(4)
 LANE_BASE = tl.constexpr(5)  # elements before row 0
 LANE_BASE_PER_ROW = tl.constexpr(6)  # the same, times the rows of the batch
 LANE_STRIDE = tl.constexpr(7)
 LANE_DYNAMIC = tl.constexpr(8)  # place among the device's bases, or -1
 LANE_LENGTHS = tl.constexpr(9)  # row of the lengths to write, or -1
 LANE_WIDTH = tl.constexpr(10)
-LANE_NULLS = tl.constexpr(11)  # whether null flags are written too
-LANE_IS_LIST = tl.constexpr(12)
 LANE_PRESENT = tl.constexpr(13)  # column of the flags of presence, or -1
-LANE_CHAIN = tl.constexpr(14)  # which of the launch's chains
+LANE_FORM = tl.constexpr(14)  # which of the launch's forms
+
+# Behind a binding's addresses by slot, the same for each lane: what a lane reads is found with its row, not after it.
+LANE_ADDRESSES = tl.constexpr(4)  # values, null flags, lengths, nothing
 
 KIND_DENSE = tl.constexpr(0)
 KIND_LABEL = tl.constexpr(1)
@@ -27,6 +27,8 @@ KIND_IDS = tl.constexpr(2)
 KIND_INT64 = tl.constexpr(3)  # scratch
 KIND_FLOAT32 = tl.constexpr(4)
 KIND_FLOAT64 = tl.constexpr(5)
+KIND_CODES = {"dense": 0, "label": 1, "ids": 2, "int64": 3, "float32": 4, "float64": 5}
+"""By where numbers are written: an output, or scratch of a type."""
 
 # An operand: eight words, wherever one is described.
 OPERAND_SLOT = tl.constexpr(0)

@@ -79,23 +79,37 @@ def apply_chain(
     """The element after chain number `chain` of CHAINS (codes of steps), whose parameters begin at step `first`."""
     for number in tl.static_range(len(CHAINS)):
         if chain == number:
-            for place in tl.static_range(len(CHAINS[number])):
-                step = steps + (first + place) * STEP_SIZE
-                i, f, null = apply_step(
-                    CHAINS[number][place],
-                    i,
-                    f,
-                    null,
-                    position,
-                    row,
-                    mask,
-                    step,
-                    ints,
-                    floats,
-                    pointers,
-                    num_slots,
-                    counters,
-                )
+            i, f, null = apply_steps(
+                CHAINS, number, first, i, f, null, position, row, mask, steps, ints, floats, pointers, num_slots,
+                counters,
+            )  # fmt: skip
+    return i, f, null
+
+
+@triton.jit
+def apply_steps(
+    CHAINS: tl.constexpr,
+    NUMBER: tl.constexpr,
+    first,
+    i,
+    f,
+    null,
+    position,
+    row,
+    mask,
+    steps,
+    ints,
+    floats,
+    pointers,
+    num_slots,
+    counters,
+):
+    """The element after chain NUMBER, whose parameters begin at step `first`."""
+    for place in tl.static_range(len(CHAINS[NUMBER])):
+        step = steps + (first + place) * STEP_SIZE
+        i, f, null = apply_step(
+            CHAINS[NUMBER][place], i, f, null, position, row, mask, step, ints, floats, pointers, num_slots, counters
+        )
     return i, f, null
 
 
