@@ -25,7 +25,7 @@ from rap_operator.api import KubernetesApi
 from rap_operator.controller import Controller
 from rap_operator.exposition import Exposition
 from rap_operator.health import HealthServer, standing_still
-from rap_operator.lease import LeaseLock
+from rap_operator.lease import Identity, LeaseLock
 from rap_operator.pages import Fetch, http_fetch
 from rap_operator.policy import Limits
 from rap_operator.replanning import replanner
@@ -143,12 +143,17 @@ def _collect_rarely() -> None:
 
 
 def _lock(options: argparse.Namespace, api: KubernetesApi) -> LeaseLock:
-    return LeaseLock(
-        api,
-        namespace=options.lease_namespace or _own_namespace(),
-        name=options.lease_name,
-        identity=options.identity or os.environ.get("POD_NAME") or f"{socket.gethostname()}-{uuid.uuid4().hex[:6]}",
-    )
+    namespace = options.lease_namespace or _own_namespace()
+    return LeaseLock(api, namespace=namespace, name=options.lease_name, identity=_identity(options.identity, namespace))
+
+
+def _identity(name: str | None, namespace: str) -> Identity:
+    """The pod's own name, and its UID if it is in the Lease's namespace: others may then see whether it has ended."""
+    pod = os.environ.get("POD_NAME", "")
+    uid = os.environ.get("POD_UID", "") if os.environ.get("POD_NAMESPACE") == namespace else ""
+    if name is None and pod:
+        return Identity(pod, uid)
+    return Identity(name or f"{socket.gethostname()}-{uuid.uuid4().hex[:6]}")
 
 
 def _health(

@@ -80,7 +80,7 @@ class Bench:
         self.kubelet.start()
         self.pool = ThreadPoolExecutor(8)
         self.peak_rss_bytes = 0
-        self.pod = "operator-0"
+        self.pod, self._pod_uid = "operator-0", ""
         self._pages: subprocess.Popen[bytes] | None = None
         if metrics_port:
             command = [sys.executable, "-m", "benchmarks.trainer_pages", str(metrics_port)]
@@ -88,6 +88,7 @@ class Bench:
         self._start_operator()
 
     def _start_operator(self) -> None:
+        self._pod_uid = self._placed_pod()
         log = self.folder / "operator.log"
         with log.open("a") as output:
             self.process = subprocess.Popen(self._command(), stderr=output, stdout=output, env=self._environment())
@@ -104,7 +105,19 @@ class Bench:
             "PYTHONPYCACHEPREFIX": str(self.folder / "bytecode"),
             "KUBECONFIG": str(self.cluster.kubeconfig),
             "POD_NAME": self.pod,
+            "POD_NAMESPACE": self.namespace,
+            "POD_UID": self._pod_uid,
         }
+
+    def _placed_pod(self) -> str:
+        """UID of the operator's pod: on no node, so that it stays as it is and goes when it is told to."""
+        path = f"{PODS.path(self.namespace)}/{self.pod}"
+        spec = {"schedulerName": "nobody", "containers": [{"name": "operator", "image": "operator"}]}
+        found = self.api.find(path)
+        if found is None:
+            found = self.api.create(PODS.path(self.namespace), {"metadata": {"name": self.pod}, "spec": spec})
+        uid: str = found["metadata"]["uid"]
+        return uid
 
     def _command(self) -> list[str]:
         if self.is_kopf:
@@ -314,13 +327,17 @@ class Bench:
         """The operator is ended and started again, in three ways."""
         self.replace_operator("killed, started in the same pod", signal.SIGKILL, pod=self.pod)
         self.replace_operator("stopped, started in another pod", signal.SIGTERM, pod="operator-1")
-        self.replace_operator("killed, started in another pod", signal.SIGKILL, pod="operator-2")
+        self.replace_operator(
+            "killed with its pod, started in another", signal.SIGKILL, pod="operator-2", is_pod_gone=True
+        )
 
-    def replace_operator(self, what: str, how: signal.Signals, *, pod: str) -> None:
+    def replace_operator(self, what: str, how: signal.Signals, *, pod: str, is_pod_gone: bool = False) -> None:
         """Ends the operator, changes a job, starts it in a pod of a name: when the changed job has its pass, when all have."""
         begun_s = time.monotonic()
         self.process.send_signal(how)
         self.process.wait()
+        if is_pod_gone:
+            self.api.delete(f"{PODS.path(self.namespace)}/{self.pod}")
         ended_s = time.monotonic()
         (self.folder / "operator.log").write_text("")
         self.pod = pod

@@ -19,7 +19,7 @@ from operator_world.world import rapjob
 from rap_operator import naming
 from rap_operator.api import KubernetesApi
 from rap_operator.controller import Controller
-from rap_operator.lease import LeaseLock
+from rap_operator.lease import Identity, LeaseLock
 from rap_operator.policy import Limits
 from servers.kube_api import Object
 from servers.waiting import wait_until
@@ -86,12 +86,15 @@ class Story:
         self._controller.start(workers=2)
 
     def _hold_the_lease(self) -> None:
-        lock = LeaseLock(self._own_api(), namespace=self.namespace, name=LEASE, identity="the-pod")
-        for _ in range(2):
-            lock.try_once()
+        gone, lock = (self._lock(Identity(name, "a-uid")) for name in ("a-pod-that-is-gone", "the-pod"))
+        for attempt in (gone, lock, lock):
+            attempt.try_once()
             self._check()
         lock.release()
         self._check()
+
+    def _lock(self, identity: Identity) -> LeaseLock:
+        return LeaseLock(self._own_api(), namespace=self.namespace, name=LEASE, identity=identity)
 
     # --- the story
 

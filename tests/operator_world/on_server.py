@@ -87,13 +87,16 @@ class OnServer:
         configuration.connection_pool_maxsize = 32
         return KubernetesApi(kubernetes.client.ApiClient(configuration))
 
-    def operator_process(self, *arguments: str, log: Path) -> subprocess.Popen[str]:
-        """Starts the `rap-operator` command."""
+    def operator_process(self, *arguments: str, log: Path, pod: Object | None = None) -> subprocess.Popen[str]:
+        """Starts the `rap-operator` command, as in a pod of this namespace where one is given."""
         command = [
             *(sys.executable, "-m", "rap_operator", "--namespaces", self.namespace, "--metrics-port", "0"),
             *("--kubeconfig", str(self._kubeconfig), *arguments),
         ]
         environment = {**os.environ, "PYTHONPATH": str(ROOT / "operator")}
+        if pod is not None:
+            names = {"NAME": pod["metadata"]["name"], "NAMESPACE": self.namespace, "UID": pod["metadata"]["uid"]}
+            environment |= {f"POD_{name}": value for name, value in names.items()}
         with log.open("a") as output:
             process = subprocess.Popen(command, stderr=output, stdout=output, env=environment, text=True)
         self._processes.append(process)
