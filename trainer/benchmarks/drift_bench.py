@@ -2,10 +2,10 @@
 
     torchrun --standalone --nproc-per-node 2 trainer/benchmarks/drift_bench.py --plan 4
 
-Lists grow threefold over five minutes; later somebody multiplies matrices on the same GPUs. The job profiles itself, plans, and follows:
-decisions are `decide_replanning`'s, plans the search process's, switches and renewed measurements the captured runtime's. Time is
-compressed: a second of training stands for --scale seconds; a second in which training stands still, or is held up by a capture beside it,
-for itself. Steps are made of batches that are on the device, so that the host's packing hides nothing. Then the table: steps of all plans that were met
+Lists grow threefold over five minutes and stay so; then somebody takes --sms SMs of each GPU. The first plan is made from the windows as the
+job's own launches find them; decisions are `decide_replanning`'s, plans the search process's, when to measure again `Remeasuring`'s,
+switches and measurements the captured runtime's. Time is compressed: a second of training stands for --scale seconds; a second in which
+training stands still, or is held up by a capture beside it, for itself. Steps are made of batches that are on the device, so that the host's packing hides nothing. Then the table: steps of all plans that were met
 and of uniform schedules, for each length and beside the neighbour, each timed REPEATS times in turn with the others, so that what the machine does meanwhile
 befalls all alike; the oracle takes the best of each. Prints JSON lines.
 """
@@ -14,87 +14,54 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import threading
+import tempfile
 import time
 from collections import deque
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
 from drift_account import Chunk, steps_made, summary  # type: ignore[import-not-found]  # beside this file
+from drift_neighbour import Neighbour  # type: ignore[import-not-found]  # beside this file
 from drift_operator import POLICY, Operator  # type: ignore[import-not-found]  # beside this file
 from drift_table import table  # type: ignore[import-not-found]  # beside this file
 from planning_bench import emit, lap, subject_of  # type: ignore[import-not-found]  # beside this file
+from rap_contract import metrics
+from rap_contract.metrics import TRAINER
 from rap_contract.plan import Plan
-from rap_contract.profile import GroupWorkload, Profile, Workload
 from rap_contract.windows import PLACES
 from rap_operator.replanning.values import RankPage, Reading
 from rap_planner.cost import Costs
-from rap_planner.enumerate import Enumerator
-from rap_planner.explain import plan_of
-from rap_planner.search import Planner
 from rap_trainer.batch import RawBatch
 from rap_trainer.bench.subject import Subject, make_model
 from rap_trainer.captured.runtime import CapturedRuntime
-from rap_trainer.plan_inputs import model_hash, task_for
+from rap_trainer.display.metric_store import MetricStore
+from rap_trainer.plan.comparison import STEP
+from rap_trainer.plan_inputs import model_hash, read_profile
 from rap_trainer.plans import MEAN_LENGTH, plan_job, synthetic_batch
-from rap_trainer.profiling.captured_profile import captured_profile
 from rap_trainer.profiling.own_work import own_work, with_own_work
-from rap_trainer.replan.remeasuring import MAX_SHARE
+from rap_trainer.replan.remeasuring import Remeasuring, measure_again
 from rap_trainer.world import World, join_world, leave_world
 
 GROWTH = (1.0, 1.5, 2.0, 2.5, 3.0)
 """Of the lists, in the steps of the drift."""
-FLAT_S, RAMP_S, HOLD_S, BESIDE_S = 60.0, 300.0, 240.0, 300.0
-"""The drift: lists as planned for, growing threefold, three times as long, and so beside a neighbour."""
+FLAT_S, RAMP_S = 60.0, 300.0
+"""Lists as planned for, and growing threefold. How long they stay and how long the neighbour is there: options."""
 CHUNK_S = 0.2
-NEIGHBOUR = 4096
-"""Side of the matrices somebody else multiplies: more than an H200's SMs."""
-OTHER_LISTS = 0.5
-"""Change of their length since the windows were measured, upon which they are measured again."""
-AHEAD = 4
-"""Products that are enqueued at a time."""
-
-
-class Neighbour:
-    """Somebody else on the same GPU: matrices multiplied by another thread while it is let."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device, self._may, self._over = device, threading.Event(), False
-        self._side = torch.randn(NEIGHBOUR, NEIGHBOUR, device=device)
-        self._thread = threading.Thread(target=self._work, daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        """Ends the thread: one that waits for the device while CUDA goes aborts the process."""
-        self._over = True
-        self._may.set()
-        self._thread.join()
-
-    def let(self, may: bool) -> None:
-        if may:
-            self._may.set()
-        else:
-            self._may.clear()
-
-    def _work(self) -> None:
-        torch.cuda.set_device(self._device)
-        stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        with torch.cuda.stream(stream):
-            while self._may.wait() and not self._over:
-                for _ in range(AHEAD):
-                    torch.mm(self._side, self._side)
-                stream.synchronize()
+SMS = 66
+"""Half of an H200's (data sheet: 132)."""
 
 
 class Bench:
     """The job on this rank: steps on batches of any of the lengths, beside a neighbour or alone."""
 
-    def __init__(self, subject: Subject, runtime: CapturedRuntime, world: World, *, lengths: tuple[float, ...]) -> None:
+    def __init__(
+        self, subject: Subject, runtime: CapturedRuntime, world: World, *, lengths: tuple[float, ...], sms: int = SMS
+    ) -> None:
         self.runtime, self.world, self.lengths = runtime, world, lengths
         self._batches: dict[float, list[RawBatch]] = {}
         for length in sorted(lengths, reverse=True):  # the longest first: buffers grow once
@@ -105,7 +72,7 @@ class Bench:
                 raw = synthetic_batch(document, subject.batch_size, seed=seed * 10 + world.rank, device=world.device)
                 host = replace(raw, global_rows=subject.batch_size * world.size)
                 self._batches[length].append(host.map(lambda tensor: tensor.cpu().pin_memory()))
-        self.neighbour = Neighbour(world.device)
+        self.neighbour = Neighbour(world.device, sms=sms)
         self._length, self._states = 0.0, []  # type: ignore[var-annotated]  # of the runtime's own kind
 
     def at(self, length: float) -> None:
@@ -130,28 +97,50 @@ class Bench:
         return float(took)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Times:
+    """Of the drift, in seconds of compressed time."""
+
+    hold_s: float
+    """Lists stay three times as long, alone."""
+    beside_s: float
+    """And beside the neighbour."""
+    scale: float
+
+    @property
+    def alone_s(self) -> float:
+        return FLAT_S + RAMP_S + self.hold_s
+
+    def length(self, now_s: float, lengths: Sequence[float]) -> float:
+        wanted = lengths[0] + (lengths[-1] - lengths[0]) * min(max((now_s - FLAT_S) / RAMP_S, 0.0), 1.0)
+        return min(lengths, key=lambda each: abs(each - wanted))
+
+
 class Run:
     """The drift, from begin to end, on one rank."""
 
-    def __init__(self, bench: Bench, world: World, operator: Operator | None, *, scale: float, remeasure: bool) -> None:
-        self.bench, self.world, self.operator, self.scale, self._remeasure = bench, world, operator, scale, remeasure
+    def __init__(self, bench: Bench, world: World, operator: Operator | None, *, times: Times) -> None:
+        self.bench, self.world, self.operator, self.times = bench, world, operator, times
         self.chunks: list[Chunk] = []
         self.stalls: list[float] = []
         self._watch = ThreadPoolExecutor(1)
         self._steps = self._seconds = 0.0
-        self._known: float | None = None
-        self._ratios: deque[float] = deque(maxlen=5)
-        self._measured_s, self._measured_length = 0.0, bench.lengths[0]
+        self._ratios: deque[float] = deque(maxlen=3)
+        self._planned: dict[str, float] = {}
+        """Length of the lists when a plan came, by its hash."""
+        inline_s = operator.planning.inline_seconds if operator is not None else (lambda profile: 0.0)
+        measure = measure_again(bench.runtime, "captured", world, inline_seconds=inline_s)
+        store = operator.store if operator is not None else MetricStore(TRAINER)
+        known = operator.known if operator is not None else None
+        self._remeasuring = Remeasuring(POLICY, store, cast("Any", known), measure=measure, world=world)
 
     def go(self) -> None:
         """Collective."""
-        now_s, end_s, lengths = 0.0, FLAT_S + RAMP_S + HOLD_S + BESIDE_S, self.bench.lengths
+        now_s, times, scale = 0.0, self.times, self.times.scale
         number = max(4, 2 * round(CHUNK_S / (self.bench.steps(8) / 8) / 2))
         preparing: Future[None] | None = None
-        while now_s < end_s:
-            wanted = lengths[0] + (lengths[-1] - lengths[0]) * min(max((now_s - FLAT_S) / RAMP_S, 0.0), 1.0)
-            length = min(lengths, key=lambda each: abs(each - wanted))
-            beside = now_s >= FLAT_S + RAMP_S + HOLD_S
+        while now_s < times.alone_s + times.beside_s:
+            length, beside = times.length(now_s, self.bench.lengths), now_s >= times.alone_s
             self.bench.at(length)
             seconds = self.bench.steps(number, beside=beside)
             plan = self.bench.runtime.plan
@@ -166,7 +155,7 @@ class Run:
                     held_up=preparing is not None,
                 )
             )
-            now_s += seconds * self.scale
+            now_s += seconds * scale
             self._steps, self._seconds = self._steps + number, self._seconds + seconds
             command = [self._look(now_s, length, seconds / number)] if self.operator is not None else [None]
             dist.broadcast_object_list(command, src=0, group=self.world.control_group)
@@ -179,7 +168,7 @@ class Run:
                 self._switch()
                 preparing = None
             if todo["measure"]:
-                self._measure(length, beside=beside)
+                self._measure(now_s, length, beside=beside)
 
     def _look(self, now_s: float, length: float, step_s: float) -> dict[str, Any]:
         operator = self.operator
@@ -187,8 +176,13 @@ class Run:
         plan = self.bench.runtime.plan
         assert plan is not None
         operator.plan = plan
-        self._ratios.append(step_s / operator.predicted(length))
-        costs = Costs(operator.profile)
+        # As `Comparison` does, but over chunks: each stands for as many steps as the trainer's median goes over.
+        growth = length / self._planned.setdefault(plan.hash, length) - 1
+        expected_s = plan.prediction.step_seconds + growth * sum(each.added_seconds for each in plan.prediction.kernels)
+        self._ratios.append(step_s / expected_s)
+        operator.store.set(metrics.PLAN_ERROR_RATIO, statistics.median(self._ratios), part=STEP)
+        operator.train_on(length)
+        costs = Costs(operator.known.read())
         pages = tuple(
             RankPage(
                 rank=rank,
@@ -206,16 +200,9 @@ class Run:
             for rank in range(self.world.size)
         )
         operator.readings.append(Reading(at_s=now_s, pages=pages, num_asked=len(pages)))
-        handed = operator.look(now_s, length, step_s)
-        ratio = statistics.median(self._ratios)
-        self._known = self._known or ratio
-        drifted = len(self._ratios) == 5 and abs(ratio / self._known - 1) > POLICY.triggers.prediction_ratio
-        recent = [chunk.length for chunk in self.chunks[-2:]]
-        others = min(recent) == max(recent) and abs(length / self._measured_length - 1) >= OTHER_LISTS
-        measure = self._remeasure and (drifted or others) and now_s >= self._measured_s
-        if measure:
-            self._measured_s, self._measured_length = now_s, length
-        return {"plan": operator.plans[handed].to_json() if handed else "", "measure": measure}
+        handed = operator.look(now_s)
+        plan_text = operator.plans[handed].to_json() if handed else ""
+        return {"plan": plan_text, "measure": self._remeasuring.is_due(now_s)}
 
     def steps_in(self, seconds: float) -> int:
         """About so many of the last steps, an even number."""
@@ -242,18 +229,16 @@ class Run:
             assert plan is not None
             emit(case="switch", plan=plan.hash, stood_s=float(took), steps=float(took) / step_s)
 
-    def _measure(self, length: float, *, beside: bool) -> None:
+    def _measure(self, now_s: float, length: float, *, beside: bool) -> None:
         began = time.perf_counter()
-        found = own_work(self.bench.runtime, self.world)
+        self._remeasuring.act(now_s)
         self.stalls.append(time.perf_counter() - began)
-        self._measured_s += max(POLICY.min_interval_seconds, self.stalls[-1] / MAX_SHARE)
-        self._ratios.clear()
-        self._known = None
         if self.operator is not None:
-            operator = self.operator
-            operator.profile = with_own_work(operator.profile, found, predicted_s=operator.inline_s(length))
-            steps_ms = {name or "none": round(1e3 * seconds, 3) for name, seconds in found.items()}
-            emit(case="measured again", length=length, beside=beside, seconds=self.stalls[-1], steps_ms=steps_ms)
+            profile = self.operator.known.read()
+            added_us = {name: round(1e6 * profile.window(name).responses[0].added_seconds, 1) for name in PLACES}
+            inline_us = round(1e6 * self.operator.planning.inline_seconds(profile), 1)
+            found = {"step_ms": 1e3 * profile.step_seconds, "inline_us": inline_us, "added_us": added_us}
+            emit(case="measured again", at_s=now_s, length=length, beside=beside, seconds=self.stalls[-1], **found)
 
 
 def main() -> None:
@@ -265,32 +250,44 @@ def main() -> None:
     parser.add_argument("--dim", type=int, default=128, help="of the tables")
     parser.add_argument("--first-length", type=float, default=20.0, help="of the lists, before they grow threefold")
     parser.add_argument("--scale", type=float, default=30.0)
-    parser.add_argument("--profile-seconds", type=float, default=8.0)
-    parser.add_argument("--profile", type=Path, default=None, help="of this job, made before; default: it is made now")
-    parser.add_argument("--no-remeasure", action="store_true")
+    parser.add_argument("--sms", type=int, default=SMS, help="that the neighbour takes of each GPU")
+    parser.add_argument("--hold-seconds", type=float, default=1440.0)
+    parser.add_argument("--beside-seconds", type=float, default=1800.0)
     world = join_world(use_gpu=True)
     drift(parser.parse_args(), world)
     leave_world()
 
 
-def first_profile(
-    options: argparse.Namespace, document: dict[str, Any], subject: Subject, runtime: CapturedRuntime, world: World
-) -> Profile:
-    """What is known before the lists grow. Collective."""
-    if options.profile is not None:
-        return Profile.from_json(options.profile.read_text())
-    return captured_profile(
-        document,
-        subject.graph,
-        runtime.assembled,
-        world,
-        rows=options.batch,
-        mean_length=options.first_length,
-        date=time.strftime("%Y-%m-%d"),
-        model_hash=model_hash(subject.job),
-        seconds=options.profile_seconds,
-        grids=(None,),
+def begun(subject: Subject, runtime: CapturedRuntime, world: World, *, length: float) -> tuple[Operator | None, Plan]:
+    """The operator on the first rank, and the plan to begin with, of windows as the job's own launches find them. Collective."""
+    found = own_work(runtime, world)
+    if world.rank > 0:
+        told: list[str] = [""]
+        dist.broadcast_object_list(told, src=0, group=world.control_group)
+        return None, Plan.from_json(told[0])
+    tables = {feature.name: feature.table.name for feature in subject.graph.sparse if feature.table is not None}
+    owned = runtime.assembly.ownership.owned
+    owners = {tables[name]: rank for rank, names in enumerate(owned) for name in names}
+    lists = frozenset(name for name, column in subject.graph.columns.items() if column.is_list)
+    operator = Operator(subject.job, runtime, owners, lists)
+    operator.train_on(length)
+    # Kernels' costs are those of the profile that comes with RAP, scaled: `rap profile` takes half a minute more for them.
+    base = read_profile(None, subject.job).model_copy(
+        update={"model_hash": model_hash(subject.job), "num_ranks": world.size}
     )
+    operator.known.replace(with_own_work(base, found, predicted_s=operator.planning.inline_seconds(base)))
+    plan = operator.first_plan()
+    dist.broadcast_object_list([plan.to_json()], src=0, group=world.control_group)
+    emit(
+        case="planned",
+        plan=plan.hash,
+        length=length,
+        steps_ms={name or "none": round(1e3 * seconds, 3) for name, seconds in found.items()},
+        slots=sorted({placed.window for placed in plan.schedule}),
+        predicted_s=plan.prediction.step_seconds,
+        inline_s=plan.prediction.inline_seconds,
+    )
+    return operator, plan
 
 
 def drift(options: argparse.Namespace, world: World) -> None:
@@ -298,32 +295,23 @@ def drift(options: argparse.Namespace, world: World) -> None:
     torch.backends.cuda.matmul.allow_tf32 = True
     document = plan_job(options.plan, max_rows=options.max_rows, batch_size=options.batch, dim=options.dim)
     document["spec"]["trainer"] |= {"gpusPerNode": world.size}
+    document["spec"]["checkpoint"]["path"] = tempfile.mkdtemp()  # the profile that was measured last is kept there
     subject = subject_of(document, SimpleNamespace(**vars(options)), world)
     runtime = CapturedRuntime(make_model(subject, world), subject.graph, world, batch_size=options.batch)
     lap("captured", world)
     lengths = tuple(options.first_length * growth for growth in GROWTH)
-    bench = Bench(subject, runtime, world, lengths=lengths)
+    bench = Bench(subject, runtime, world, lengths=lengths, sms=options.sms)
     lap("batches", world)
     bench.at(lengths[-1])
     bench.at(lengths[0])
     lap("trained", world)
-    profile = first_profile(options, document, subject, runtime, world)
-    lap("profiled", world)
-    owned = runtime.assembly.ownership.owned
-    tables = {feature.name: feature.table.name for feature in subject.graph.sparse if feature.table is not None}
-    owners = {tables[name]: rank for rank, names in enumerate(owned) for name in names}
-    workload = Workload(default=GroupWorkload(mean_list_length=lengths[0]))
-    task = task_for(subject.job, profile, workload=workload, owners=owners)
-    plan = plan_of(Planner(enumerator=Enumerator.of(profile)).search(task, profile), profile)
-    if world.rank == 0:
-        predicted = {"predicted_s": plan.prediction.step_seconds, "inline_s": plan.prediction.inline_seconds}
-        slots = [(placed.window, placed.programs) for placed in plan.schedule]
-        emit(case="planned", plan=plan.hash, length=lengths[0], step_s=profile.step_seconds, slots=slots, **predicted)
+    operator, plan = begun(subject, runtime, world, length=lengths[0])
+    lap("planned", world)
     runtime.prepare_plan(plan)
     runtime.switch_plan()
     bench.at(lengths[0])
-    operator = Operator(subject.job, profile, plan, owners) if world.rank == 0 else None
-    run = Run(bench, world, operator, scale=options.scale, remeasure=not options.no_remeasure)
+    times = Times(hold_s=options.hold_seconds, beside_s=options.beside_seconds, scale=options.scale)
+    run = Run(bench, world, operator, times=times)
     run.go()
     lap("drifted", world)
     met = [{name: each.to_json() for name, each in operator.plans.items()} if operator is not None else {}]
@@ -336,10 +324,11 @@ def drift(options: argparse.Namespace, world: World) -> None:
         operator.close()
     steps_s = table(bench, plans, number=run.steps_in(CHUNK_S / 3))
     if world.rank == 0:
+        emit(case="neighbour", sms=options.sms, registers=bench.neighbour.registers)
         for beside in (False, True, None):
             chunks = [chunk for chunk in run.chunks if beside is None or chunk.beside is beside]
             stood_s = sum(run.stalls) if beside is None else 0.0
-            rates = summary(chunks, steps_s, f"plan {plan.hash}", scale=run.scale, stood_s=stood_s)
+            rates = summary(chunks, steps_s, f"plan {plan.hash}", scale=times.scale, stood_s=stood_s)
             emit(case="drift", plan=options.plan, gpus=world.size, beside=beside, stalls_s=run.stalls, **rates)
     bench.neighbour.close()
     runtime.close()

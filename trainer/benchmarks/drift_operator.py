@@ -10,19 +10,19 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from rap_contract import metrics
 from rap_contract.job import RAPJob
+from rap_contract.metrics import TRAINER
 from rap_contract.operations import Replanning, Triggers
 from rap_contract.plan import Plan
-from rap_contract.profile import GroupWorkload, Profile, Workload
 from rap_contract.status import Replans
 from rap_operator.replanning.decide import decide_replanning
 from rap_operator.replanning.values import Ask, Forget, Proposal, PutInForce, Reading, Seen, Store
-from rap_planner.correct import corrected
-from rap_planner.cost import Costs
-from rap_planner.loads import Estimator
-from rap_planner.task import Task
-from rap_planner.task_json import task_document
-from rap_trainer.plan_inputs import task_for
+from rap_trainer.captured.runtime import CapturedRuntime
+from rap_trainer.display.metric_store import MetricStore
+from rap_trainer.evaluation.workload import group_columns
+from rap_trainer.replan.planning_page import PlanningPage
+from rap_trainer.replan.profile_in_force import ProfileInForce
 
 POLICY = Replanning(
     window_seconds=30,
@@ -41,12 +41,14 @@ TOLD = ("stepSeconds", "predictedBeforeSeconds", "predictedAfterSeconds", "gainR
 
 @dataclass
 class Operator:
-    """The operator's part on the first rank, in memory."""
+    """The operator's part on the first rank, in memory, beside the pages that the trainer serves for it."""
 
     job: RAPJob
-    profile: Profile
-    plan: Plan
+    runtime: CapturedRuntime
     owners: dict[str, int]
+    lists: frozenset[str]
+    """Names of the columns that hold lists."""
+    plan: Plan | None = None
     state: Replans = field(default_factory=Replans)
     readings: deque[Reading] = field(default_factory=lambda: deque(maxlen=64))
     proposal: Proposal | None = None
@@ -55,7 +57,6 @@ class Operator:
     stored: set[str] = field(default_factory=set)
     in_force: str = ""
     said: list[dict[str, Any]] = field(default_factory=list)
-    _predicted: dict[tuple[float, str, str], float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         command = [sys.executable, "-m", "rap_operator.replanning.worker", "--memory-bytes", str(MEMORY_BYTES)]
@@ -63,31 +64,32 @@ class Operator:
             [*command, "--deadline-seconds", "5"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         self._thread = ThreadPoolExecutor(1)
+        self.store = MetricStore(TRAINER)
+        self.known = ProfileInForce(self.job, {}, self.store)
+        self.planning = PlanningPage(
+            self.job, self.store, self.runtime, profile=self.known, owners=self.owners, default_window="output_dist"
+        )
+
+    def train_on(self, length: float) -> None:
+        """Lists are as long as this lately, in every group that has any."""
+        for group, names in group_columns(self.job.spec.features).items():
+            if any(name in self.lists for name in names):
+                self.store.set(metrics.MEAN_LIST_LENGTH, length, group=group)
+
+    def first_plan(self) -> Plan:
+        """The search's answer for a job without a plan."""
+        found = json.loads(self._ask())
+        self.plan = Plan.from_json(found["plan"])
         self.plans[self.plan.hash] = self.plan
+        return self.plan
 
-    def task(self, length: float, profile: Profile) -> Task:
-        workload = Workload(default=GroupWorkload(mean_list_length=length))
-        return task_for(self.job, profile, workload=workload, owners=self.owners)
-
-    def predicted(self, length: float) -> float:
-        """The step of the plan in force for these lists, by the profile as it is."""
-        key = (length, self.plan.hash, self.profile.hash)
-        if key not in self._predicted:
-            slots = tuple((placed.window, placed.programs) for placed in self.plan.schedule)
-            task = self.task(length, self.profile).cut(self.plan.kernels)
-            self._predicted[key] = Estimator(Costs(self.profile), task).step_seconds(frozenset(), slots)
-        return self._predicted[key]
-
-    def inline_s(self, length: float) -> float:
-        """All preprocessing of such lists inline, by the profile as it is."""
-        return Estimator(Costs(self.profile), self.task(length, self.profile)).inline_seconds()
-
-    def look(self, now_s: float, length: float, measured_s: float) -> str:
+    def look(self, now_s: float) -> str:
         """Passes until nothing more is to be done; gives the plan to hand to the ranks, or nothing."""
         if self.search is not None and self.search.done():
             found = json.loads(self.search.result())
             self.search = None
             self._take(found)
+        assert self.plan is not None
         for _ in range(6):
             seen = Seen(
                 attempt=1,
@@ -114,7 +116,7 @@ class Operator:
                 match act:
                     case Ask():
                         if self.search is None:
-                            self.search = self._thread.submit(self._ask, self._page(length, measured_s))
+                            self.search = self._thread.submit(self._ask)
                             self.proposal = Proposal(request=act.request, state="Running")
                     case Store():
                         self.stored |= set(act.keep)
@@ -127,19 +129,8 @@ class Operator:
                 break
         return ""
 
-    def _page(self, length: float, measured_s: float) -> str:
-        ratio = measured_s / self.predicted(length)
-        profile = corrected(self.profile, training=ratio, preprocessing=ratio)
-        content = {
-            "profile": profile.model_dump(mode="json", by_alias=True),
-            "task": task_document(self.task(length, profile)),
-            "plan": json.loads(self.plan.to_json()),
-            "defaultWindow": "output_dist",
-            "corrected": True,
-        }
-        return json.dumps(content)
-
-    def _ask(self, page: str) -> str:
+    def _ask(self) -> str:
+        page = self.planning().decode()
         assert self._worker.stdin is not None
         assert self._worker.stdout is not None
         self._worker.stdin.write(page + "\n")

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 import torch
 from planning_bench import emit, lap  # type: ignore[import-not-found]  # beside this file
 from rap_contract.plan import Plan
+from rap_contract.windows import ORDER
 from rap_trainer.captured.runtime import CapturedRuntime
 from rap_trainer.captured.schedule import Schedule, Window, schedule_of
 
 if TYPE_CHECKING:
     from drift_bench import Bench  # type: ignore[import-not-found]  # beside this file
 
-UNIFORM = (("inline", None), ("emb_fwd", None), ("output_dist", None), ("mlp_bwd", None))
+UNIFORM = tuple((window, None) for window in ORDER)
 REPEATS = 3
 
 
