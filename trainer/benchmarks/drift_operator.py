@@ -25,15 +25,15 @@ from rap_trainer.replan.planning_page import PlanningPage
 from rap_trainer.replan.profile_in_force import ProfileInForce
 
 POLICY = Replanning(
-    window_seconds=30,
-    stabilization_seconds=10,
-    hold_seconds=10,
-    min_interval_seconds=60,
+    window_seconds=120,
+    stabilization_seconds=60,
+    hold_seconds=60,
+    min_interval_seconds=300,
     threshold=0.003,
     price_seconds=0.1,
     triggers=Triggers(prediction_ratio=0.08),
 )
-"""Sooner than the defaults, for the drift is over in fifteen minutes; the price is what a prepared switch costs, and for so little small gains
+"""Sooner than the defaults, for the drift is over in an hour; the price is what a prepared switch costs, and for so little small gains
 are worth it: a plan that turns out worse is taken back. Beside a neighbour steps were 8 to 17 % longer on an H200 (2026-11-30)."""
 MEMORY_BYTES = 4 << 30
 TOLD = ("stepSeconds", "predictedBeforeSeconds", "predictedAfterSeconds", "gainRatio", "gainedRatio", "predictionRatio")
