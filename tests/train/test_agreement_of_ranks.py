@@ -27,6 +27,7 @@ MESSAGES = st.lists(
         flush=st.booleans(),
         checkpoint=st.booleans(),
         report=st.booleans(),
+        **dict.fromkeys(["ready_plan", "refused_plan", "seen_rows", "bad_rows"], LONG),
     ),
     min_size=1,
     max_size=4,
@@ -42,10 +43,28 @@ MESSAGES = st.lists(
     )
 )
 def test_messages_arrive_as_they_were_sent(messages: list[Message]) -> None:
-    arrived = Messages.read(b"".join(message.packed() for message in messages))
+    arrived = Messages(b"".join(message.packed() for message in messages))
     assert list(map(Message._make, zip(*arrived.every, strict=True))) == messages
     assert [type(values[0]) for values in arrived.every] == list(KINDS.values())
     assert [offer.seen_rows for offer in arrived.offers] == [message.seen_rows for message in messages]
+
+
+@given(rows=st.lists(st.integers(0, FULL), min_size=1, max_size=8), seen=LONG, room=st.booleans())
+def test_ranks_that_only_offer_rows_decide_what_the_reading_of_every_field_decides(
+    rows: list[int], seen: int, room: bool
+) -> None:
+    heard = Messages.of([Message(rows=count, ended=False, seen_rows=seen) for count in rows])
+    assert heard.at_rest
+    read = Messages.of([Message(rows=count, ended=False, seen_rows=seen) for count in rows])
+    read.at_rest = False
+    assert decide(heard, room=room, full=full, partial=partial) == decide(read, room=room, full=full, partial=partial)
+    assert heard.offers == [Offer(rows=count, seen_rows=seen) for count in rows]
+    assert all(type(offer) is Offer for offer in heard.offers)
+
+
+@pytest.mark.parametrize("name", [name for name in KINDS if name not in ("rows", "seen_rows", "bad_rows")])
+def test_whatever_else_a_rank_says_is_not_passed_over(name: str) -> None:
+    assert not Messages.of([ready(), ready(**{name: KINDS[name](1)})]).at_rest
 
 
 def test_a_message_fills_no_more_than_a_line_of_a_cache() -> None:
@@ -67,7 +86,7 @@ def ready(**changes: object) -> Message:
 
 @given(messages=MESSAGES, room=st.booleans())
 def test_a_failure_of_any_rank_ends_all_and_nothing_else_is_done(messages: list[Message], room: bool) -> None:
-    decision = decide(Messages(messages), room=room, full=full, partial=partial)
+    decision = decide(Messages.of(messages), room=room, full=full, partial=partial)
     failures = [message.failure for message in messages if message.failure]
     assert decision.failure == min(failures, default=0)
     if failures:
@@ -77,7 +96,7 @@ def test_a_failure_of_any_rank_ends_all_and_nothing_else_is_done(messages: list[
 
 @given(messages=MESSAGES, room=st.booleans())
 def test_no_step_is_prepared_once_it_is_the_last(messages: list[Message], room: bool) -> None:
-    decision = decide(Messages(messages), room=room, full=full, partial=partial)
+    decision = decide(Messages.of(messages), room=room, full=full, partial=partial)
     assert not (decision.last and decision.shares)
     if decision.shares is not None:
         assert room
@@ -87,31 +106,31 @@ def test_no_step_is_prepared_once_it_is_the_last(messages: list[Message], room: 
 
 @given(messages=MESSAGES)
 def test_the_run_ends_only_when_every_rank_has_ended_and_no_row_is_left(messages: list[Message]) -> None:
-    decision = decide(Messages(messages), room=True, full=full, partial=partial)
+    decision = decide(Messages.of(messages), room=True, full=full, partial=partial)
     if decision.ended:
         assert all(message.ended and message.rows == 0 for message in messages)
 
 
 def test_a_rank_without_rows_makes_all_wait_for_a_full_step() -> None:
-    decision = decide(Messages([ready(), ready(rows=3)]), room=True, full=full, partial=partial)
+    decision = decide(Messages.of([ready(), ready(rows=3)]), room=True, full=full, partial=partial)
     assert decision.shares is None
     assert not decision.last
 
 
 def test_a_partial_step_is_trained_when_the_first_rank_says_so() -> None:
     late = [ready(flush=True), ready(rows=0)]
-    assert decide(Messages(late), room=True, full=full, partial=partial).shares == (FULL, 0)
+    assert decide(Messages.of(late), room=True, full=full, partial=partial).shares == (FULL, 0)
     others_clock = [ready(), ready(rows=0, flush=True)]
-    assert decide(Messages(others_clock), room=True, full=full, partial=partial).shares is None
+    assert decide(Messages.of(others_clock), room=True, full=full, partial=partial).shares is None
 
 
 def test_the_last_rows_of_an_ended_source_are_trained_without_waiting() -> None:
     last = [ready(rows=2, ended=True), ready(rows=0, ended=True)]
-    assert decide(Messages(last), room=True, full=full, partial=partial).shares == (2, 0)
+    assert decide(Messages.of(last), room=True, full=full, partial=partial).shares == (2, 0)
 
 
 def test_max_steps_ends_the_run_with_rows_left() -> None:
-    assert decide(Messages([ready()]), room=False, full=full, partial=partial).ended
+    assert decide(Messages.of([ready()]), room=False, full=full, partial=partial).ended
 
 
 @pytest.mark.parametrize(("since_s", "due"), [(0.4, False), (0.5, True), (7.0, True)])

@@ -90,7 +90,7 @@ def _rank(rank: int, options: Options, results: Any) -> None:
     exchange = Exchange(join_world(use_gpu=False))
     memory = np.ones(WORK_BYTES, np.uint8)
     for _ in range(WARM_UP_ROUNDS):
-        _agree(exchange)
+        _agree(exchange, 0)
     began_s = _common_instant_s(exchange) + options.gap_s
     times = np.empty((options.rounds, 2))  # offer and decision of each round, since the instant
     for number in range(options.rounds):
@@ -98,7 +98,7 @@ def _rank(rank: int, options: Options, results: Any) -> None:
         if options.gap_s:
             _work(memory, instant_s)
         offered_s = time.monotonic()
-        _agree(exchange)
+        _agree(exchange, number)
         times[number] = offered_s - instant_s, time.monotonic() - instant_s
     results.put(times)
 
@@ -110,8 +110,8 @@ def _common_instant_s(exchange: Exchange) -> float:
     )
 
 
-def _agree(exchange: Exchange) -> None:
-    messages = exchange(Message(rows=BATCH_ROWS, ended=False))
+def _agree(exchange: Exchange, number: int) -> None:
+    messages = exchange(Message(rows=BATCH_ROWS, ended=False, seen_rows=number * BATCH_ROWS))
     decide(messages, room=True, full=_shares, partial=_shares)  # type: ignore[arg-type]  # a list is a sequence
 
 

@@ -22,7 +22,7 @@ from rap_contract.job import RAPJobSpec
 from rap_contract.pod import ExitCode
 
 from rap_trainer.checkpoint.fence import Claim, newest_claim
-from rap_trainer.cores import usable_cores
+from rap_trainer.cores import threads_of_rank, usable_cores
 from rap_trainer.display.terminal import Form
 from rap_trainer.jobfile import load_job
 from rap_trainer.node import Node
@@ -50,7 +50,7 @@ def launch(job_path: Path, *, num_ranks: int | None = None, display: Form = "aut
         end_process(run_rank(job_path, display))
     spec = load_job(job_path).spec
     size = num_ranks or spec.trainer.ranks_per_node
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, usable_cores() // size)))
+    os.environ.setdefault("OMP_NUM_THREADS", str(threads_of_rank(spec.source, size, usable_cores())))
     # Threads that wait at a core's cost starve readers: beside a producer of 9,342 rows/s rows were 8 s old after a
     # minute, with sleeping ones 0.2 to 0.5 s (p99; 2 cores, 2026-11-30).
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

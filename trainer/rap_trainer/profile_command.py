@@ -17,7 +17,7 @@ from rap_contract.windows import HOST_GAPS, OPTIMIZER, PLACES
 from rap_planner.cost import Costs
 from rap_planner.fit import CRITERION, held_out, share_within
 
-from rap_trainer.cores import usable_cores
+from rap_trainer.cores import threads_of_rank, usable_cores
 from rap_trainer.jobfile import load_job
 
 MS, US = 1e3, 1e6  # in a second
@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
         load_job(other)  # a bad one is told before any rank starts
         command += ["--kernels", str(other)]
     began = time.monotonic()
-    threads = str(max(1, usable_cores() // ranks))
+    threads = str(threads_of_rank(job.spec.source, ranks, usable_cores()))
     paths = os.pathsep.join(path for path in sys.path if path)
     environment = {"OMP_NUM_THREADS": threads, "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"} | dict(os.environ)
     environment["PYTHONPATH"] = paths

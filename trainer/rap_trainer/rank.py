@@ -5,6 +5,7 @@ Runs under whatever set torchrun's environment: `launch.py` here, torchrun in a 
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import os
@@ -73,6 +74,7 @@ def _run(job: RAPJob, form: Form) -> tuple[int, str]:
     from rap_trainer.train import train  # TorchRec: slow to import, and not needed to refuse a job
 
     keep_freed_memory()
+    gc.freeze()  # what is imported stays: looking through it for garbage would hold every thread for 0.4 s, once a minute
     try:
         ending = train(job, display=Display(_sinks(job, form, store, rank)), store=store, pages=pages)
     finally:

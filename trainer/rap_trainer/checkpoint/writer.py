@@ -1,14 +1,13 @@
 """Writes checkpoints beside training: a copy of the state at a step boundary, everything else in a thread.
 
 All ranks call `start` after the same step. The thread writes aside, syncs, verifies and commits by a rename; training
-waits only for the copy, and for a write that has not ended when the next is due. Not here: when one is due.
+waits only for the copy, and for a write that has not ended when the next is due. Its priority is training's: a thread of
+less is held back while it has the interpreter's lock, and training with it. Not here: when one is due.
 """
 
 from __future__ import annotations
 
 import logging
-import os
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -32,8 +31,6 @@ from rap_trainer.world import World
 
 log = logging.getLogger(__name__)
 
-WRITER_NICENESS = 10
-"""Of 19: a tenth of training's share where both want a processor, so that a checkpoint still ends in time."""
 T = TypeVar("T")
 
 
@@ -113,7 +110,6 @@ class CheckpointWriter:
 
     def _run(self, moment: Moment, copies: Tensors, state: RankState) -> None:
         began = time.perf_counter()
-        _yield_to_training()
         size_bytes, error = 0, None
         try:
             size_bytes = self._write(moment, copies, state)
@@ -200,12 +196,6 @@ class CheckpointWriter:
     def _write_failed(self, message: str) -> WriteFailed:
         hint = "free space or give spec.checkpoint.path another volume; the checkpoints before stay good"
         return WriteFailed(f"cannot write a checkpoint to {self._root}: {message}; {hint}")
-
-
-def _yield_to_training() -> None:
-    """Lets training have the processors first: on Linux niceness is a thread's own."""
-    if sys.platform == "linux":
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), WRITER_NICENESS)
 
 
 def refuse_nonfinite(copies: Tensors) -> None:

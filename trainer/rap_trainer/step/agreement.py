@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property, partial
 from typing import Any, NamedTuple, Self, cast
 
 from rap_contract import metrics
@@ -51,22 +52,36 @@ class Message(NamedTuple):
 
 _PACKING = struct.Struct("=i??h???qq?qq")
 """Message's fields in order; with what `host_exchange.py` adds they fill one line of a cache."""
+_PARTS = struct.Struct("=i24sqq")
+"""The same: the fields from `ended` to `measure`, which before most steps say nothing on any rank, are one."""
+_AT_REST = bytes(24)
+assert _PARTS.size == _PACKING.size
+_offered = partial(tuple.__new__, Offer)
+"""Offer._make without a call of Python's for each rank."""
 
 
 class Messages:
-    """Those of all ranks, field by field: they are read before every step, and most fields are at rest."""
+    """Those of all ranks. They are read before every step, with cold caches: only what says something is looked at."""
 
-    def __init__(self, messages: Iterable[Any]) -> None:
-        """Of each rank, in order, a Message or the like."""
-        every = cast("Any", Message._make(zip(*messages, strict=True)))
-        self.every: Any = every
-        """For each field its values on all ranks."""
-        self.offers = list(map(Offer._make, zip(every.rows, every.ended, every.seen_rows, every.bad_rows, strict=True)))
+    def __init__(self, packed: bytes) -> None:
+        """Those that were packed, one after the other."""
+        self._packed = packed
+        self.rows: tuple[int, ...]
+        self.rows, rests, seen_rows, bad_rows = zip(*_PARTS.iter_unpack(packed), strict=True)
+        self.at_rest = rests.count(_AT_REST) == len(rests)
+        """No rank says more than what it offers."""
+        ended = (False,) * len(rests) if self.at_rest else self.every.ended
+        self.offers: list[Offer] = list(map(_offered, zip(self.rows, ended, seen_rows, bad_rows, strict=True)))
 
     @classmethod
-    def read(cls, packed: bytes) -> Self:
-        """Those that were packed, one after the other."""
-        return cls(_PACKING.iter_unpack(packed))
+    def of(cls, messages: Iterable[Message]) -> Self:
+        """Of each rank, in order."""
+        return cls(b"".join(message.packed() for message in messages))
+
+    @cached_property
+    def every(self) -> Any:
+        """For each field of Message its values on all ranks."""
+        return Message._make(cast("Any", zip(*_PACKING.iter_unpack(self._packed), strict=True)))
 
 
 class Decision(NamedTuple):
@@ -101,6 +116,8 @@ def decide(messages: Messages, *, room: bool, full: Shares, partial: Shares) -> 
     `room`: whether another step may be prepared at all (spec.trainer.maxSteps). `full` and `partial` are the source's
     rules for a full step and for whatever is there.
     """
+    if messages.at_rest:
+        return Decision(shares=full(messages.offers) if room else None, ended=not room)
     every = messages.every
     if any(every.failure):
         return Decision(failure=min(filter(None, every.failure)))
@@ -130,8 +147,8 @@ class Exchange:
     def __call__(self, message: Message) -> Messages:
         """Collective. Raises PeerLost."""
         if self._gather is None:
-            return Messages([message])
-        return Messages.read(self._gather(message.packed()))
+            return Messages(message.packed())
+        return Messages(self._gather(message.packed()))
 
 
 def starved(ready: Sequence[int], *, batch_rows: int, seconds: float) -> str:

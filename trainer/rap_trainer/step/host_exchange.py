@@ -24,9 +24,10 @@ REST_RATIO = 1 / 16
 """Of the time waited so far, slept before the next look: a wait grows by that share at most."""
 MAX_REST_S = 1e-3  # a tenth of the loop's own pause without rows; so many looks take 1 % of a core
 CACHE_LINE_BYTES = 64  # lines of two ranks never share one
-_HEAD = struct.Struct("=II")
+_HEAD = "II"
 """Before what a rank says: the round, and the CRC-32 of it that begins with the round, so that a line counts when all of it
 has arrived, in whatever order a processor shows its bytes."""
+_ROUND = struct.Struct("=I")
 _MASK = 0xFFFFFFFF  # of rounds, which begin anew after 2**32
 
 
@@ -42,12 +43,15 @@ class HostExchange:
         """
         self._rank, self._size, self._timeout_s = rank, size, timeout_s
         self._each, self._one = _lines(size, num_bytes), _lines(1, answer_bytes)
+        self._line_bytes = self._each.size // size
+        self._mine, self._answer = _line(num_bytes), _line(answer_bytes)
         try:
             memory = self._meet(address, 2 * (self._each.size + self._one.size))
         except OSError as error:
             raise PeerLost(f"rank {rank} does not meet the ranks of its host: {error}") from error
         half = len(memory) // 2
         self._turns = memory[:half], memory[half:]
+        """Of rounds in turn: who writes in round n has heard all of n - 1, so n - 2 is read by all."""
         self._closings = select.poll()
         for peer in self._peers.values():
             self._closings.register(peer, select.POLLIN)  # nobody sends: what is to be read is the end
@@ -57,14 +61,13 @@ class HostExchange:
     def __call__(self, mine: bytes) -> bytes:
         """What every rank says, one after the other. Raises PeerLost."""
         self._round = self._round + 1 & _MASK
-        line_bytes = self._each.size // self._size
-        self._write(self._rank * line_bytes, mine)
+        self._write(self._mine, self._rank * self._line_bytes, mine)
         return b"".join(self._hear(self._each, 0))
 
     def answer(self, found: bytes | None) -> bytes:
         """What the first rank, and it alone, has found out for all since they spoke. Raises PeerLost."""
         if found is not None:
-            self._write(self._each.size, found)
+            self._write(self._answer, self._each.size, found)
             return found
         return self._hear(self._one, self._each.size)[0]
 
@@ -92,27 +95,31 @@ class HostExchange:
         finally:
             os.close(files[0])
 
-    @property
-    def _memory(self) -> memoryview:
-        """Of this round. There are two: who writes in round n has heard all of n - 1, so n - 2 is read by all."""
-        return self._turns[self._round % 2]
-
-    def _write(self, begin: int, said: bytes) -> None:
-        head = _HEAD.pack(self._round, zlib.crc32(said, self._round))
-        self._memory[begin : begin + len(head) + len(said)] = head + said
+    def _write(self, line: struct.Struct, begin: int, said: bytes) -> None:
+        number = self._round
+        line.pack_into(self._turns[number & 1], begin, number, zlib.crc32(said, number), said)
 
     def _hear(self, lines: struct.Struct, begin: int) -> tuple[bytes, ...]:
         """What is said in the lines from `begin` on, once all are of this round."""
-        memory, began_s = self._memory[begin : begin + lines.size], 0.0
+        number, began_s = self._round, 0.0
+        memory = self._turns[number & 1]
         while True:
-            found = lines.unpack(bytes(memory))
-            rounds, checksums, said = found[0::3], found[1::3], found[2::3]
-            if rounds.count(self._round) == len(rounds) and tuple(map(zlib.crc32, said, rounds)) == checksums:
+            found = lines.unpack_from(memory, begin)
+            rounds, said = found[0::3], found[2::3]
+            if rounds.count(number) == len(rounds) and tuple(map(zlib.crc32, said, rounds)) == found[1::3]:
                 return said
             began_s = began_s or time.perf_counter()
-            waited_s = time.perf_counter() - began_s
-            if waited_s > SPIN_S:
-                self._rest(next((i for i, number in enumerate(rounds) if number != self._round), 0), waited_s)
+            other = next((i for i, heard in enumerate(rounds) if heard != number), 0)
+            if self._look_at(memory, begin + other * self._line_bytes, began_s + SPIN_S):
+                self._rest(other, time.perf_counter() - began_s)
+
+    def _look_at(self, memory: memoryview, begin: int, until_s: float) -> bool:
+        """Waits for a line of this round: for one, since each look takes the line from who writes it. True: in vain."""
+        number, look, now_s = self._round, _ROUND.unpack_from, time.perf_counter
+        while now_s() < until_s:
+            if look(memory, begin)[0] == number:
+                return False
+        return True
 
     def _rest(self, other: int, waited_s: float) -> None:
         """Sleeps before the next look. Raises PeerLost if there was a look since somebody needed was gone."""
@@ -134,5 +141,9 @@ class HostExchange:
 
 def _lines(number: int, num_bytes: int) -> struct.Struct:
     """So many lines one after the other, each of its own caches' lines."""
-    rest = -(_HEAD.size + num_bytes) % CACHE_LINE_BYTES
-    return struct.Struct("=" + f"II{num_bytes}s{rest}x" * number)
+    rest = -_line(num_bytes).size % CACHE_LINE_BYTES
+    return struct.Struct("=" + f"{_HEAD}{num_bytes}s{rest}x" * number)
+
+
+def _line(num_bytes: int) -> struct.Struct:
+    return struct.Struct(f"={_HEAD}{num_bytes}s")

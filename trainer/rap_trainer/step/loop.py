@@ -160,7 +160,7 @@ class Loop:
         )
         planned = self.step + (self._pending is not None)
         messages = self._exchange(message)
-        self._ready = messages.every.rows
+        self._ready = messages.rows
         self._hear(messages.offers)
         decision = decide(
             messages,

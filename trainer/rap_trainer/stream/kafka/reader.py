@@ -43,6 +43,9 @@ RETRY_S = 0.2
 LAST_COMMIT_S = 2.0  # beyond it nobody waits for what is for monitoring alone
 MAX_RECORDS = 20_000  # of one poll; bytes bound it first
 FETCH_BYTES = 32 << 20  # of one answer of a broker
+LINGER_BYTES, LINGER_MS = 1 << 20, 100
+"""A broker answers with so much, or with what it has after so long: a frame costs broker, reader and rank 6 ms of CPU together, for
+one message of 160 rows as for twenty, and 0.1 s of a row's age is little beside a goal of 2 s."""
 
 
 class ParentGone(Exception):
@@ -258,6 +261,8 @@ def _consumer_options(options: ReaderOptions) -> dict[str, Any]:
         "bootstrap_timeout_ms": int(1000 * options.wait_s),
         "reconnect_backoff_max_ms": 1000,
         "fetch_max_bytes": FETCH_BYTES,
+        "fetch_min_bytes": LINGER_BYTES,
+        "fetch_max_wait_ms": LINGER_MS,
         "max_partition_fetch_bytes": FRAME_BYTES,
         "client_id": "rap",
     }
