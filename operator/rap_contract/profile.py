@@ -103,6 +103,8 @@ class Narrow(Model):
     """Of the costliest tile's work in one program."""
     tiles_at_once: Positive = 1.0
     """Tiles a program takes at a time where its grid is bounded."""
+    whole_rounds: bool = True
+    """Tiles cost alike, so a round that is begun is waited for; else programs that had cheap tiles take more of them."""
 
 
 class Rates(Model):

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from rap_contract.problem import InvalidDocument, Problem
 from rap_contract.profile import Coefficients, KernelSample, Narrow, Rates, Stage, TileWork
 
-from rap_planner.kernel_cost import op_seconds, predicted, stretched
+from rap_planner.kernel_cost import op_seconds, predicted, rounds_of, stretched
 
 CRITERION = 0.10  # a kernel counts as predicted within 10 %, the criterion of the RAP paper (section 7)
 QUANTILE = 0.9
@@ -126,8 +126,10 @@ def _fitted(samples: Sequence[KernelSample], *, like: Rates | None = None) -> Ra
     candidates = [_own_rates(own or samples, full, rounds=rounds) for full in fulls for rounds in (1, ROUNDS)]
     rates = min(candidates, key=lambda each: _squares(each, own or samples))
     if len(bounded) >= MIN_SAMPLES:
-        numbers = AT_ONCE if like is None or like.narrow is None else (like.narrow.tiles_at_once,)
-        found = [_narrow_rates(bounded, number, rounds=rounds) for number in numbers for rounds in (1, ROUNDS)]
+        forms = [(number, whole) for number in AT_ONCE for whole in (True, False)]
+        if like is not None and like.narrow is not None:
+            forms = [(like.narrow.tiles_at_once, like.narrow.whole_rounds)]
+        found = [_narrow_rates(bounded, *form, rounds=rounds) for form in forms for rounds in (1, ROUNDS)]
         tried = [rates.model_copy(update={"narrow": narrow}) for narrow in found]
         rates = min(tried, key=lambda each: _squares(each, bounded))
     return rates
@@ -198,7 +200,7 @@ def _critical(rates: Rates | Narrow, sample: KernelSample) -> float:
     return max(tile.num_bytes * rates.seconds_per_byte + op_seconds(rates, tile.ops) for tile in tiles)
 
 
-def _narrow_rates(samples: Sequence[KernelSample], at_once: float, *, rounds: int) -> Narrow:
+def _narrow_rates(samples: Sequence[KernelSample], at_once: float, whole: bool, *, rounds: int) -> Narrow:
     groups = _groups(samples, 3)
     narrow: Narrow | None = None
     for _ in range(rounds):
@@ -206,7 +208,7 @@ def _narrow_rates(samples: Sequence[KernelSample], at_once: float, *, rounds: in
         for sample in samples:
             assert sample.programs is not None
             taken = max(1.0, sample.num_tiles / at_once)
-            factor = sample.num_tiles / taken * math.ceil(taken / sample.programs)
+            factor = sample.num_tiles / taken * rounds_of(taken, sample.programs, whole=whole)
             slowest = 0.0 if narrow is None else _critical(narrow, sample) * at_once
             rows.append([1.0, *_row(sample.mean_tile, factor, groups), slowest])
         launch, per_byte, *per_op, imbalance = _relative(rows, samples)
@@ -217,6 +219,7 @@ def _narrow_rates(samples: Sequence[KernelSample], at_once: float, *, rounds: in
             ops=ops if len(groups) > 1 else {},
             imbalance=min(imbalance, 1e4),
             tiles_at_once=at_once,
+            whole_rounds=whole,
         )
     assert narrow is not None
     return narrow

@@ -1,7 +1,7 @@
 """What a kernel costs alone, as named terms at its fitted rates.
 
 On its own grid: launch + bytes / bandwidth + work of element functions, all shared by as many tiles as the device holds, +
-imbalance: the slowest tile. On a bounded grid: launch + rounds of tiles, one after the other in each program.
+imbalance: the slowest tile. On a bounded grid: launch + rounds of tiles, one after the other in each program, whole where tiles cost alike.
 """
 
 from __future__ import annotations
@@ -119,7 +119,12 @@ def _narrow(rates: Rates, work: Work, grid: int, tiles: float) -> float:
         return rates.launch_seconds + work.least * max(1.0, rates.full_tiles / min(grid, tiles))
     taken = max(1.0, tiles / narrow.tiles_at_once)
     slowest = narrow.imbalance * work.critical_single * narrow.tiles_at_once
-    return narrow.launch_seconds + work.single / taken * math.ceil(taken / grid) + slowest
+    return narrow.launch_seconds + work.single / taken * rounds_of(taken, grid, whole=narrow.whole_rounds) + slowest
+
+
+def rounds_of(tiles: float, programs: float, *, whole: bool) -> float:
+    """How many mean tiles the busiest program takes; the costliest come first, so with tiles that differ all end about together."""
+    return math.ceil(tiles / programs) if whole else max(1.0, tiles / programs)
 
 
 def least_rate(rates: Rates, grid: Grid) -> float:

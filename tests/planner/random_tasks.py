@@ -77,6 +77,7 @@ def random_rates(draw: random.Random, full: float) -> Rates:
         seconds_per_op=1.2 * per_op * full,
         imbalance=draw.choice([0.0, 0.5]),
         tiles_at_once=draw.choice([1, 4]),
+        whole_rounds=draw.choice([True, False]),
     )
     return Rates(
         launch_seconds=1 * US,

@@ -67,7 +67,7 @@ class LaunchWork:
         ops: Counter[str] = Counter()
         for entry in self.entries:
             ops.update(entry.ops)
-        tiles = self.num_tiles
+        full = tiles = self.num_tiles
         if programs is not None and programs < tiles:
             tiles = max(tiles, self.room)
         num_bytes = sum(entry.num_bytes for entry in self.entries) / tiles
@@ -76,7 +76,8 @@ class LaunchWork:
             stage=self.stage,
             launch=launch,
             num_tiles=tiles,
-            mean_tile=TileWork(num_bytes=num_bytes, ops={name: count / tiles for name, count in ops.items()}),
+            # What a tile has no rows for is not read, but its functions run as if.
+            mean_tile=TileWork(num_bytes=num_bytes, ops={name: count / full for name, count in ops.items()}),
             critical_tile=TileWork() if costliest is None else costliest.tile,
             programs=programs,
             seconds=seconds,
