@@ -12,8 +12,10 @@ import pyarrow.compute as pc
 import pytest
 from kafka import TopicPartition
 from kafka_source.topics import arrow, received, send
+from rap_contract import metrics
 from rap_contract.pod import ExitCode
 from rap_trainer.display import Display
+from rap_trainer.display.metric_store import MetricStore
 from rap_trainer.step import loop
 from rap_trainer.step.ledger import ENV_LEDGER, gaps, replay
 from rap_trainer.train import train
@@ -48,6 +50,12 @@ def committed(cluster: KafkaCluster, group: str, topic: str) -> dict[str, int]:
     return {f"{topic}/{key.partition}": found.offset for key, found in offsets.items()}
 
 
+def freshness_count(store: MetricStore) -> float:
+    """Rows of which the time from event to optimizer step is known."""
+    (family,) = (each for each in store.collect() if each.name == metrics.FRESHNESS_SECONDS.name)
+    return sum(sample.value for sample in family.samples if sample.name.endswith("_count"))
+
+
 def test_every_row_of_a_topic_counts_once_over_a_stop_and_bad_ones_are_dead_letters(
     tmp_path: Path, kafka_broker: KafkaCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -73,9 +81,9 @@ def test_every_row_of_a_topic_counts_once_over_a_stop_and_bad_ones_are_dead_lett
     wanted_steps = [5, 12, good_steps + 1]
     while wanted_steps or rows_done < total - bad:  # on a busy machine a wait for rows may have cut steps short
         max_steps = wanted_steps.pop(0) if wanted_steps else max_steps + 1
-        recorder = Recorder()
+        recorder, store = Recorder(), MetricStore(metrics.TRAINER)
         job = small_job(tmp_path, source=source, trainer__maxSteps=max_steps, trainer__maxWaitMs=200)
-        ending = train(job, display=Display([recorder]))
+        ending = train(job, display=Display([recorder]), store=store)
         assert ending.code == ExitCode.DONE, ending.reason
         assert ending.reason == "maxSteps is reached"
         rows_done += recorder.outcomes[0].rows
@@ -83,6 +91,11 @@ def test_every_row_of_a_topic_counts_once_over_a_stop_and_bad_ones_are_dead_lett
             assert recorder.outcomes[0].last is not None
             assert recorder.outcomes[0].last.lag_records is not None
             assert recorder.outcomes[0].last.lag_records > 0
+            assert sum(store.read(metrics.PENDING_RECORDS).values()) == recorder.outcomes[0].last.lag_records
+            for metric in (metrics.PENDING_RECORDS, metrics.LAG_SECONDS):
+                assert store.read(metric).keys() == {(topic, str(p)) for p in range(PARTITIONS)}, metric.name
+            assert max(store.read(metrics.LAG_SECONDS).values()) > 0
+        assert freshness_count(store) == store.read(metrics.ROWS_TRAINED)[()] > 0
     account = replay(tmp_path / "ledger")[0]
     assert gaps(account) == []
     assert rows_done == sum(step.rows for step in account.values()) == total - bad
@@ -113,9 +126,12 @@ def test_a_starved_rank_says_why_and_trains_what_it_has_after_the_longest_wait(
     source = {"kafka": {"bootstrapServers": kafka_broker.bootstrap_servers, "topic": topic}}
     job = small_job(tmp_path, source=source, trainer__maxSteps=1, trainer__maxWaitMs=1500)
     recorder = Recorder()
-    ending = train(job, display=Display([recorder]))
+    store = MetricStore(metrics.TRAINER)
+    ending = train(job, display=Display([recorder]), store=store)
     assert ending.code == ExitCode.DONE, ending.reason
     assert recorder.outcomes[0].rows == 9
+    assert store.read(metrics.STARVED_SECONDS)[()] > 1.0, "most of the longest wait of 1.5 s"
+    assert store.read(metrics.PARTIAL_BATCHES) == {(): 1}
     reasons = [text for text in recorder.texts("warning") if text.startswith("no step for")]
     assert reasons
     assert f"of the {BATCH} rows that each rank needs, rank 0 has " in reasons[-1]

@@ -24,8 +24,8 @@ def usable_cores(cpu_max: Path = CPU_MAX) -> int:
 def threads_of_rank(source: Source, ranks: int, cores: int) -> int:
     """For computing, of each of so many ranks on `cores`; at least 1. A reader of a topic has a core of its own.
 
-    Threads of one parallel region wait for the last of them, and readers take turns with one: on two cores beside reader,
-    broker and producer two threads took 55 ms of CPU for a step of 512 rows, one 23 (8,000 rows/s, 2026-11-30).
+    Threads of one parallel region wait for the last of them, which takes turns with a reader: on two cores beside reader,
+    broker and producer two threads took 29 ms of CPU for a step of 512 rows, one 21 (8,000 rows/s, 2026-11-30).
     """
     readers = 0 if source.kafka is None else ranks * source.kafka.readers_per_rank
     return max(1, (cores - readers) // ranks)
