@@ -2,8 +2,8 @@
 
 FBGEMM's backward is one call: it linearises and sorts ids, which depend on the batch alone, and then reads the gradients.
 While the step is captured it is called on the lookup's lane as if the gradients were there already, and behind what the
-lookup itself waited for, so that ids are sorted beside the lookup: behind it each of a dozen small kernels would wait for a large one
-of the dense part, which leaves no SM free. The gate then adds the missing edge to the graph: from whatever completes the gradients to
+lookup itself waited for, with priority, so that ids are sorted beside the lookup, whose many small blocks make room: behind it each of a
+dozen small kernels would wait for a large one of the dense part, which leaves no SM free until it ends. The gate then adds the missing edge to the graph: from whatever completes the gradients to
 the first kernel of that call that is not known to touch ids only. An unknown kernel is taken to read gradients, so a new FBGEMM costs
 time, never correctness.
 
@@ -14,6 +14,7 @@ streams. Needs cuda-bindings, which torch requires on Linux.
 
 from __future__ import annotations
 
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -66,8 +67,9 @@ class GradientGate:
         nodes = _chain(last, self._before)
         if not nodes:
             raise GateError("the backward enqueued nothing")
-        reader = next((node for node in nodes if not _ids_only(node)), nodes[-1])
-        _add_edges(graph, self._ready, reader)
+        early = list(takewhile(_ids_only, nodes[:-1]))
+        _hurry(early)
+        _add_edges(graph, self._ready, nodes[len(early)])
 
 
 def _chain(last: list[Any], before: list[Any]) -> list[Any]:
@@ -123,6 +125,18 @@ def _ids_only(node: Any) -> bool:
     else:
         name = _checked(driver.cuKernelGetName(parameters.kern))[0]
     return any(part in name for part in IDS_ONLY)
+
+
+def _hurry(nodes: list[Any]) -> None:
+    """Blocks of these kernels go first wherever a multiprocessor has room."""
+    driver = _driver()
+    greatest = _checked(driver.cuCtxGetStreamPriorityRange())[1]
+    value = driver.CUkernelNodeAttrValue()
+    value.priority = greatest
+    name = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PRIORITY
+    for node in nodes:
+        if _checked(driver.cuGraphNodeGetType(node))[0] == driver.CUgraphNodeType.CU_GRAPH_NODE_TYPE_KERNEL:
+            _checked(driver.cuGraphKernelNodeSetAttribute(node, name, value))
 
 
 def _add_edges(graph: Any, sources: list[Any], target: Any) -> None:
