@@ -133,7 +133,7 @@ def _hurry(nodes: list[Any]) -> None:
     greatest = _checked(driver.cuCtxGetStreamPriorityRange())[1]
     value = driver.CUkernelNodeAttrValue()
     value.priority = greatest
-    name = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PRIORITY
+    name = driver.CUkernelNodeAttrID.CU_LAUNCH_ATTRIBUTE_PRIORITY
     for node in nodes:
         if _checked(driver.cuGraphNodeGetType(node))[0] == driver.CUgraphNodeType.CU_GRAPH_NODE_TYPE_KERNEL:
             _checked(driver.cuGraphKernelNodeSetAttribute(node, name, value))
