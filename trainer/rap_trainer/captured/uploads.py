@@ -101,5 +101,5 @@ class Uploads:
 
 def is_large(layout: RawLayout) -> bool:
     """Whether lists of several elements may hold so much that copying takes longer than waking a thread."""
-    several = sum(part.size * part.dtype.itemsize for part in layout.parts if part.size > layout.batch_size)
+    several = sum(run.end - run.start for run in layout.runs if run.size > layout.batch_size)
     return several >= LARGE_BYTES
