@@ -97,10 +97,10 @@ class Estimator:
             for rates, work, grid in zip(self.rates, load.works, grids or [None] * len(self.rates), strict=True)
         )
 
-    def inline_seconds(self) -> float:
-        """All of one rank's own rows inline."""
+    def inline_seconds(self, grid: Grid = None) -> float:
+        """All of one rank's own rows alone, on a grid."""
         load, *_ = self.loads(frozenset())
-        return sum(self.added(load, ((INLINE, None),) * len(self.task.kernels)))
+        return sum(each.seconds for each in self.terms(load, [grid] * len(self.task.kernels)))
 
     def least_seconds(self) -> float:
         """Work of one rank's own rows that no grid can avoid."""

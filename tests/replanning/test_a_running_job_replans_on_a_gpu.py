@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import urllib.request
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -47,6 +45,7 @@ class Job:
         line, environment = command(*words)
         done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=200, check=False)
         assert done.returncode == ExitCode.DONE, done.stdout + done.stderr
+        print(done.stdout, flush=True)
 
     def run(self) -> subprocess.Popen[bytes]:
         line, environment = command("run", str(self.yaml), "--plain", **{ENV_PLAN_FILE: str(self.plan_file)})
@@ -96,12 +95,8 @@ class Job:
 
 
 @pytest.fixture(scope="module")
-def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
-    made = Job(tmp_path_factory.mktemp("job"))
-    yield made
-    kept = os.environ.get("R")
-    if kept:
-        (Path(kept) / "run.log").write_bytes(made.log.read_bytes()[-200_000:])
+def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
+    return Job(tmp_path_factory.mktemp("job"))
 
 
 def test_a_neighbour_on_the_gpu_makes_a_running_job_measure_again_and_take_another_plan(job: Job) -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from planner.test_plans_change_no_loss_on_a_gpu import job, losses, runtime
-from rap_contract.windows import INLINE, PLACES
+from rap_planner.cost import Slot
 from rap_trainer.captured.runtime import CapturedRuntime
 from rap_trainer.profiling.found import NOTHING
 from rap_trainer.world import World, join_world
@@ -27,14 +27,15 @@ def world() -> Iterator[World]:
 
 
 def test_windows_measured_with_own_work_between_two_steps_change_no_loss(world: World) -> None:
+    from rap_trainer.profiling.captured_windows import tried
     from rap_trainer.profiling.own_work import own_work
 
     asked = job("captured")
     expected = losses(runtime(asked, world), asked)
     trained = runtime(asked, world)
     assert isinstance(trained, CapturedRuntime)
-    found: list[dict[str, float]] = []
+    found: list[dict[Slot, float]] = []
     assert losses(trained, asked, between=lambda: found.append(own_work(trained, world))) == expected
     (seconds,) = found
-    assert set(seconds) == {NOTHING, INLINE, *PLACES}
+    assert set(seconds) == {NOTHING, *tried(world.device)}
     assert all(0 < each < 1 for each in seconds.values())

@@ -8,6 +8,7 @@ from rap_contract.profile import Workload
 from rap_contract.windows import INLINE, PLACES
 from rap_planner.cost import Costs
 from rap_planner.enumerate import Enumerator
+from rap_planner.kernel_cost import Grid
 from rap_planner.loads import Estimator
 from rap_planner.search import Planner
 from rap_trainer.plan_inputs import read_profile, task_for
@@ -15,34 +16,42 @@ from rap_trainer.plans import plan_job
 from rap_trainer.profiling.found import NOTHING
 from rap_trainer.profiling.own_work import with_own_work
 
+NARROW = 132
 STEP_S, SLOWER = 0.010, 1.5
 """The step without preprocessing; what was measured of preprocessing over what the profile predicts."""
 
 
+@pytest.mark.parametrize("grid", [None, NARROW])
 @pytest.mark.parametrize("best", PLACES)
 @pytest.mark.parametrize("plan", [0, 4])
-def test_the_plan_takes_the_window_that_was_measured_best(plan: int, best: str) -> None:
+def test_the_plan_takes_the_window_that_was_measured_best(plan: int, best: str, grid: Grid) -> None:
     document = plan_job(plan, batch_size=512)
     document["spec"]["trainer"] |= {"gpusPerNode": 1}
     job = RAPJob.model_validate(document)
     profile = read_profile(None, job)
     task = task_for(job, profile, workload=Workload())
-    predicted_s = Estimator(Costs(profile), task).inline_seconds()
-    own = {NOTHING: STEP_S, INLINE: STEP_S + SLOWER * predicted_s}
-    own |= {name: STEP_S + SLOWER * predicted_s * (0.2 if name == best else 0.8) for name in PLACES}
+    before = Estimator(Costs(profile), task)
+    predicted_s = {grid: before.inline_seconds(grid) for grid in (None, NARROW)}
+    own = {NOTHING: STEP_S, (INLINE, None): STEP_S + SLOWER * predicted_s[None]}
+    own |= {
+        (name, each): STEP_S + SLOWER * predicted_s[None] * (0.2 if (name, each) == (best, grid) else 0.8)
+        for name in PLACES
+        for each in (None, NARROW)
+    }
     measured = with_own_work(profile, own, predicted_s=predicted_s)
     result = Planner(enumerator=Enumerator.of(measured)).search(task, measured)
-    assert {window for window, _ in result.best.schedule} == {best}
+    assert set(result.best.schedule) == {(best, grid)}
     estimator = Estimator(Costs(measured), task)
-    for name in (INLINE, *PLACES):
-        schedule = ((name, None),) * len(task.kernels)
-        assert estimator.step_seconds(frozenset(), schedule) == pytest.approx(own[name], rel=0.002)
+    for slot in own:
+        if slot != NOTHING:
+            schedule = (slot,) * len(task.kernels)
+            assert estimator.step_seconds(frozenset(), schedule) == pytest.approx(own[slot], rel=0.002)
 
 
 def test_a_window_in_which_the_step_was_shorter_than_without_adds_nothing() -> None:
     job = RAPJob.model_validate(plan_job(0, batch_size=512))
     profile = read_profile(None, job)
-    own = {NOTHING: STEP_S, INLINE: STEP_S + 1e-4} | dict.fromkeys(PLACES, STEP_S - 1e-5)
-    measured = with_own_work(profile, own, predicted_s=1e-4)
+    own = {NOTHING: STEP_S, (INLINE, None): STEP_S + 1e-4} | {(name, None): STEP_S - 1e-5 for name in PLACES}
+    measured = with_own_work(profile, own, predicted_s={None: 1e-4})
     assert measured.step_seconds == STEP_S
     assert {each.added_seconds for name in PLACES for each in measured.window(name).responses} == {0.0}

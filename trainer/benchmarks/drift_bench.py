@@ -35,7 +35,7 @@ from rap_contract.metrics import TRAINER
 from rap_contract.plan import Plan
 from rap_contract.windows import PLACES
 from rap_operator.replanning.values import RankPage, Reading
-from rap_planner.cost import Costs
+from rap_planner.cost import Costs, Slot
 from rap_trainer.batch import RawBatch
 from rap_trainer.bench.subject import Subject, make_model
 from rap_trainer.captured.runtime import CapturedRuntime
@@ -128,7 +128,7 @@ class Run:
         self._ratios: deque[float] = deque(maxlen=3)
         self._planned: dict[str, float] = {}
         """Length of the lists when a plan came, by its hash."""
-        inline_s = operator.planning.inline_seconds if operator is not None else (lambda profile: 0.0)
+        inline_s = operator.planning.inline_seconds if operator is not None else (lambda profile, grid: 0.0)
         measure = measure_again(bench.runtime, "captured", world, inline_seconds=inline_s)
         store = operator.store if operator is not None else MetricStore(TRAINER)
         known = operator.known if operator is not None else None
@@ -235,7 +235,11 @@ class Run:
         self.stalls.append(time.perf_counter() - began)
         if self.operator is not None:
             profile = self.operator.known.read()
-            added_us = {name: round(1e6 * profile.window(name).responses[0].added_seconds, 1) for name in PLACES}
+            added_us = {
+                _named((name, each.programs)): round(1e6 * each.added_seconds, 1)
+                for name in PLACES
+                for each in profile.window(name).responses
+            }
             inline_us = round(1e6 * self.operator.planning.inline_seconds(profile), 1)
             found = {"step_ms": 1e3 * profile.step_seconds, "inline_us": inline_us, "added_us": added_us}
             emit(case="measured again", at_s=now_s, length=length, beside=beside, seconds=self.stalls[-1], **found)
@@ -258,6 +262,11 @@ def main() -> None:
     leave_world()
 
 
+def _named(slot: Slot) -> str:
+    window, programs = slot
+    return f"{window or 'none'}/{programs or 'full'}"
+
+
 def begun(subject: Subject, runtime: CapturedRuntime, world: World, *, length: float) -> tuple[Operator | None, Plan]:
     """The operator on the first rank, and the plan to begin with, of windows as the job's own launches find them. Collective."""
     found = own_work(runtime, world)
@@ -275,15 +284,16 @@ def begun(subject: Subject, runtime: CapturedRuntime, world: World, *, length: f
     base = read_profile(None, subject.job).model_copy(
         update={"model_hash": model_hash(subject.job), "num_ranks": world.size}
     )
-    operator.known.replace(with_own_work(base, found, predicted_s=operator.planning.inline_seconds(base)))
+    predicted_s = {grid: operator.planning.inline_seconds(base, grid) for _, grid in found}
+    operator.known.replace(with_own_work(base, found, predicted_s=predicted_s))
     plan = operator.first_plan()
     dist.broadcast_object_list([plan.to_json()], src=0, group=world.control_group)
     emit(
         case="planned",
         plan=plan.hash,
         length=length,
-        steps_ms={name or "none": round(1e3 * seconds, 3) for name, seconds in found.items()},
-        slots=sorted({placed.window for placed in plan.schedule}),
+        steps_ms={_named(slot): round(1e3 * seconds, 3) for slot, seconds in found.items()},
+        slots=sorted({_named((placed.window, placed.programs)) for placed in plan.schedule}),
         predicted_s=plan.prediction.step_seconds,
         inline_s=plan.prediction.inline_seconds,
     )

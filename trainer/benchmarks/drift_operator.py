@@ -25,10 +25,10 @@ from rap_trainer.replan.planning_page import PlanningPage
 from rap_trainer.replan.profile_in_force import ProfileInForce
 
 POLICY = Replanning(
-    window_seconds=120,
-    stabilization_seconds=60,
-    hold_seconds=60,
-    min_interval_seconds=300,
+    window_seconds=30,
+    stabilization_seconds=10,
+    hold_seconds=10,
+    min_interval_seconds=60,
     threshold=0.003,
     price_seconds=0.1,
     triggers=Triggers(prediction_ratio=0.08),

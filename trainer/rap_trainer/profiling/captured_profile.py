@@ -8,7 +8,7 @@ from typing import Any
 
 from rap_contract.graph import FeatureGraph
 from rap_contract.job import RAPJob
-from rap_contract.profile import KernelSample, Profile, Workload
+from rap_contract.profile import KernelSample, Profile
 from rap_planner.cost import Costs
 from rap_planner.fit import fit
 from rap_planner.loads import Estimator
@@ -91,13 +91,9 @@ def captured_profile(
     )
     if found.own is None:
         return profile
-    return with_own_work(profile, found.own, predicted_s=_inline_seconds(document, profile, workload))
-
-
-def _inline_seconds(document: dict[str, Any], profile: Profile, workload: Workload) -> float:
-    """All of the job's preprocessing alone, by the profile."""
     estimator = Estimator(Costs(profile), task_for(RAPJob.model_validate(document), profile, workload=workload))
-    return sum(each.seconds for each in estimator.terms(estimator.loads(frozenset())[0]))
+    predicted_s = {grid: estimator.inline_seconds(grid) for _, grid in found.own}
+    return with_own_work(profile, found.own, predicted_s=predicted_s)
 
 
 def probe_lengths(samples: Sequence[KernelSample]) -> tuple[float, ...]:

@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 import torch.distributed as dist
 from rap_contract.profile import KINDS, Kind, Response
-from rap_contract.windows import PLACES
+from rap_contract.windows import INLINE, PLACES
+from rap_planner.cost import Slot
 
 from rap_trainer.captured.assemble import Assembly
 from rap_trainer.captured.capture import CapturedSteps
@@ -134,11 +135,11 @@ class CapturedWindows:
         steps.close()
         return seconds
 
-    def with_all(self, work: Preprocessor) -> dict[str, float]:
-        """Seconds of a step without work (NOTHING), and with all of it inline and in each window. Collective."""
+    def with_all(self, work: Preprocessor) -> dict[Slot, float]:
+        """Seconds of a step without work (NOTHING), and with all of it in each of `tried`. Collective."""
         cases = {NOTHING: self._steps(NoPreprocessing(), Schedule())}
-        for window in Window:
-            cases[str(window)] = self._steps(work, Schedule.uniform(work.num_kernels, window))
+        for window, programs in tried(self._world.device):
+            cases[window, programs] = self._steps(work, Schedule.uniform(work.num_kernels, Window(window), programs))
         found = in_turn(cases, self._world, num_steps=self._num_steps, repeats=REPEATS)
         for steps in cases.values():
             steps.close()
@@ -189,7 +190,13 @@ class CapturedWindows:
         return sizes
 
 
-def in_turn(cases: Mapping[str, CapturedSteps], world: World, *, num_steps: int, repeats: int) -> dict[str, float]:
+def tried(device: torch.device) -> tuple[Slot, ...]:
+    """Where and on which grids all of a long step's preprocessing is tried: inline, and in each window in full and with a program an SM."""
+    narrow = torch.cuda.get_device_properties(device).multi_processor_count
+    return (INLINE, None), *((name, programs) for programs in (None, narrow) for name in PLACES)
+
+
+def in_turn(cases: Mapping[Slot, CapturedSteps], world: World, *, num_steps: int, repeats: int) -> dict[Slot, float]:
     """Seconds of a step of each case, medians of timings in turn: what drifts meanwhile is in all of them. Collective."""
     times = [[timed(steps, world, num_steps=num_steps) for steps in cases.values()] for _ in range(repeats)]
     return {name: statistics.median(each) for name, each in zip(cases, zip(*times, strict=True), strict=True)}

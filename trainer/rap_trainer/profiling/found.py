@@ -9,10 +9,11 @@ import torch
 import torch.distributed as dist
 from rap_contract.profile import KernelSample, Response, WindowProfile
 from rap_contract.windows import HOST_GAPS, INPUT_DIST, OPTIMIZER, PLACES
+from rap_planner.cost import Slot
 
 from rap_trainer.world import World
 
-NOTHING = ""
+NOTHING: Slot = ("", None)
 """The step without preprocessing, among steps with it in each window."""
 
 
@@ -24,7 +25,7 @@ class Found:
     opens_seconds: dict[str, float]
     """When each window opens, after the step's beginning; of the slowest rank's median step."""
     responses: dict[str, tuple[Response, ...]] = field(default_factory=dict)
-    own: dict[str, float] | None = None
+    own: dict[Slot, float] | None = None
     """Seconds of the step with the job's own preprocessing in each window, where that was tried in place of probes."""
     optimizer_seconds: float = 0.0
     """Of the dense optimizer's update alone."""

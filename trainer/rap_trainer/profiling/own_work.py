@@ -12,13 +12,15 @@ import torch
 from rap_contract.profile import KINDS, Profile, Response
 from rap_contract.windows import INLINE, PLACES
 from rap_planner.correct import corrected
+from rap_planner.cost import Slot
+from rap_planner.kernel_cost import Grid
 
 from rap_trainer.captured.capture import CapturedSteps
 from rap_trainer.captured.runtime import CapturedRuntime
 from rap_trainer.captured.schedule import Schedule, Window
 from rap_trainer.captured.step import NoPreprocessing, Preprocessor
 from rap_trainer.profiling.captured_again import need_room, nothing_changed
-from rap_trainer.profiling.captured_windows import LONG_S, in_turn, timed
+from rap_trainer.profiling.captured_windows import LONG_S, in_turn, timed, tried
 from rap_trainer.profiling.found import NOTHING
 from rap_trainer.world import World
 
@@ -27,13 +29,14 @@ STEPS, REPEATS = (4, 2), (3, 2)
 LEAST_S = 1e-6
 
 
-def own_work(runtime: CapturedRuntime, world: World) -> dict[str, float]:
-    """Seconds of a step without preprocessing (NOTHING), with it inline, and in each of PLACES; of the slowest rank.
+def own_work(runtime: CapturedRuntime, world: World) -> dict[Slot, float]:
+    """Seconds of a step without preprocessing (NOTHING), with it inline, and in each of `tried`; of the slowest rank.
 
     Collective. Raises MemoryError, on all ranks if on one.
     """
     parts, work, kernels = runtime.assembled, runtime.preprocessor, runtime.num_kernels
-    need_room(world, (len(PLACES) + 2) * runtime.builder.graph_bytes)
+    slots = tried(world.device)
+    need_room(world, (len(slots) + 1) * runtime.builder.graph_bytes)
 
     def captured(work: Preprocessor, schedule: Schedule) -> CapturedSteps:
         step = parts.step(work, schedule, lists=parts.lists)
@@ -46,8 +49,8 @@ def own_work(runtime: CapturedRuntime, world: World) -> dict[str, float]:
     runtime.settle()
     with runtime.beside.alone(), nothing_changed(parts):
         cases = {NOTHING: captured(NoPreprocessing(), Schedule())}
-        for name in (INLINE, *PLACES):
-            cases[name] = captured(work, Schedule.uniform(kernels, Window(name)))
+        for name, programs in slots:
+            cases[name, programs] = captured(work, Schedule.uniform(kernels, Window(name), programs))
         is_long = timed(cases[NOTHING], world, num_steps=1) >= LONG_S
         found = in_turn(cases, world, num_steps=STEPS[is_long], repeats=REPEATS[is_long])
         for steps in cases.values():
@@ -56,17 +59,34 @@ def own_work(runtime: CapturedRuntime, world: World) -> dict[str, float]:
     return found
 
 
-def with_own_work(profile: Profile, own: Mapping[str, float], *, predicted_s: float) -> Profile:
-    """The profile whose windows say of the job's preprocessing as it is now what was measured. `predicted_s`: all of it inline, by the profile."""
-    inline_s = max(own[INLINE] - own[NOTHING], LEAST_S)
+def is_of_own_work(profile: Profile) -> bool:
+    """Whether its windows were measured with the job's own launches."""
+    return any(each.num_bytes == 0 for window in profile.windows for each in window.responses)
+
+
+def with_own_work(profile: Profile, own: Mapping[Slot, float], *, predicted_s: Mapping[Grid, float]) -> Profile:
+    """The profile whose windows say of the job's preprocessing as it is now what was measured.
+
+    `predicted_s`: all of it alone by the profile, on each grid that was tried.
+    """
+    inline_s = max(own[INLINE, None] - own[NOTHING], LEAST_S)
+    scale = inline_s / predicted_s[None] if predicted_s[None] > 0 else 1.0
     windows = []
     for window in profile.windows:
         if window.name in PLACES:
-            added_s = max(own[window.name] - own[NOTHING], 0.0)
             responses = tuple(
-                Response(kind=kind, num_bytes=0, solo_seconds=inline_s, added_seconds=added_s) for kind in KINDS
+                Response(
+                    kind=kind,
+                    programs=programs,
+                    num_bytes=0,
+                    solo_seconds=inline_s if programs is None else scale * predicted_s[programs],
+                    added_seconds=max(seconds - own[NOTHING], 0.0),
+                )
+                for (name, programs), seconds in own.items()
+                if name == window.name
+                for kind in KINDS
             )
             window = window.model_copy(update={"responses": responses})
         windows.append(window)
-    scaled = corrected(profile, preprocessing=inline_s / predicted_s) if predicted_s > 0 else profile
+    scaled = corrected(profile, preprocessing=scale)
     return scaled.model_copy(update={"step_seconds": own[NOTHING], "windows": tuple(windows)})

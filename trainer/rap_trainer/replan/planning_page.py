@@ -16,6 +16,7 @@ from rap_contract.problem import InvalidDocument
 from rap_contract.profile import GroupWorkload, Profile, Workload
 from rap_contract.windows import INLINE
 from rap_planner.cost import Costs
+from rap_planner.kernel_cost import Grid
 from rap_planner.loads import Estimator
 from rap_planner.task import Task
 from rap_planner.task_json import task_document
@@ -66,9 +67,9 @@ class PlanningPage:
             "corrected": is_corrected,
         }
 
-    def inline_seconds(self, profile: Profile) -> float:
-        """All preprocessing of the data of today inline, by a profile. Raises InvalidDocument."""
-        return Estimator(Costs(profile), self._task(profile)).inline_seconds()
+    def inline_seconds(self, profile: Profile, grid: Grid = None) -> float:
+        """All preprocessing of the data of today alone on a grid, by a profile. Raises InvalidDocument."""
+        return Estimator(Costs(profile), self._task(profile)).inline_seconds(grid)
 
     def _task(self, profile: Profile) -> Task:
         return task_for(self._job, profile, workload=self._workload(), owners=self._owners)

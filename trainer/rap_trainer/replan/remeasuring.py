@@ -17,6 +17,7 @@ from rap_contract.operations import Replanning
 from rap_contract.problem import InvalidDocument
 from rap_contract.profile import Profile
 from rap_planner.correct import corrected
+from rap_planner.kernel_cost import Grid
 
 from rap_trainer.display.metric_store import MetricStore
 from rap_trainer.plan.comparison import STEP
@@ -129,26 +130,28 @@ class Remeasuring:
 
 
 def measure_again(
-    runtime: Runtime, name: str, world: World, *, inline_seconds: Callable[[Profile], float]
+    runtime: Runtime, name: str, world: World, *, inline_seconds: Callable[[Profile, Grid], float]
 ) -> Measure | None:
     """How a runtime measures its windows between two steps. None for the eager one: a probe beside its step would train.
 
     Long steps with the job's own launches, as `rap profile` does, others with probes. `inline_seconds`: all preprocessing
-    of the data of today inline, by a profile; asked on the first rank only.
+    of the data of today alone on a grid, by a profile; asked on the first rank only.
     """
     if name != "captured":
         return None
     from rap_trainer.captured.runtime import CapturedRuntime  # Triton, and only for GPUs
     from rap_trainer.profiling.captured_again import measured_again
     from rap_trainer.profiling.captured_windows import LONG_S
-    from rap_trainer.profiling.own_work import own_work, with_own_work
+    from rap_trainer.profiling.own_work import is_of_own_work, own_work, with_own_work
 
     assert isinstance(runtime, CapturedRuntime)
 
     def measure(profile: Profile) -> Profile:
-        if profile.step_seconds >= LONG_S:
+        if profile.step_seconds >= LONG_S or is_of_own_work(profile):
             own = own_work(runtime, world)
-            return with_own_work(profile, own, predicted_s=inline_seconds(profile)) if world.rank == 0 else profile
+            if world.rank > 0:
+                return profile
+            return with_own_work(profile, own, predicted_s={grid: inline_seconds(profile, grid) for _, grid in own})
         used = dict.fromkeys(placed.programs for placed in runtime.schedule.placements)
         grids = tuple({None: None, **used})
         with runtime.beside.alone():
