@@ -131,6 +131,7 @@ class RankBench:
             precision=self._precision,
             sort_early="late" not in without,
             in_parts="whole" not in without,
+            direct="apart" not in without,
             subject=subject,
         )
         names = [feature.name for feature in subject.graph.sparse]

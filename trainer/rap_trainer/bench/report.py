@@ -116,9 +116,6 @@ def _ablations(groups: Sequence[Group]) -> str:
 
 def _ablation(group: Group) -> str:
     rungs = [(text, group.ms(case)) for case, text in RUNGS]
-    if group.gpus == 1:  # nothing arrives: what is left is the rung before
-        *lower, (_, text), (last, _) = RUNGS
-        rungs = [*((words, group.ms(case)) for case, words in lower), (text, group.ms(last))]
     if group.ms("captured-modules") is None:
         return ""  # not the whole ladder
     rungs.append(("fused preprocessing inline", group.ms("rap:inline/0")))

@@ -14,10 +14,10 @@ PREPROCESSING = ("sequential", "pipeline", "compile", "cpu", "rap-eager")
 RUNGS = (
     ("loop", "stock TorchRec"),
     ("captured-modules", "its modules captured, inputs distributed statically"),
-    ("captured:nccl+late", "dense part written for the GPU"),
-    ("captured:copy-engine+late+whole", "exchange on copy engines"),
-    ("captured:copy-engine+whole", "ids sorted early"),
-    ("captured:copy-engine", "rows worked on as they arrive"),
+    ("captured:nccl+late+apart", "dense part written for the GPU"),
+    ("captured:copy-engine+late+apart", "exchange on copy engines"),
+    ("captured:copy-engine+apart", "ids sorted early"),
+    ("captured:copy-engine", "rows looked up where they are read"),
 )
 """The ablation with inputs ready; preprocessing comes after it."""
 

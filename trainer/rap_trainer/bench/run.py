@@ -3,7 +3,7 @@
     torchrun --nproc-per-node 2 -m rap_trainer.bench --plan 0 --batch 4096 --cases loop,captured:auto
 
 Cases: loop and pipeline-ideal (stock TorchRec, inputs ready), sequential, pipeline, compile, cpu, rap-eager,
-captured-modules, captured:EXCHANGE[+late][+whole] (our ideal), and rap:WINDOW/PROGRAMS[+WINDOW/PROGRAMS...] (PROGRAMS 0:
+captured-modules, captured:EXCHANGE[+late][+whole][+apart] (our ideal), and rap:WINDOW/PROGRAMS[+WINDOW/PROGRAMS...] (PROGRAMS 0:
 full grids). A case that cannot be says why and the next one runs. One that fails may leave the device, a capture
 or a peer in any state: the ranks end, with exit code 1, and whoever started them starts others for what remains.
 """

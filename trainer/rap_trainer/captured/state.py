@@ -33,7 +33,7 @@ class Tuning:
     """auto (the faster one here), copy-engine, or nccl."""
     sort_early: bool = True
     """The tables' backward sorts ids before their gradients arrive."""
-    direct: bool = False
+    direct: bool = True
     """Single ids are looked up straight into the buffers that are read, where tables and exchange allow it."""
     hang_s: float = 60
     """A step that takes so long is reported."""
