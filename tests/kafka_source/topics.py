@@ -17,7 +17,6 @@ from rap_trainer.batch import Position, Positions, RawBatch
 from rap_trainer.step.ledger import Ledger, replay
 from rap_trainer.stream.kafka.source import KafkaSource, KafkaSourceOptions
 from rap_trainer.stream.node_sharing import Sharing
-from rap_trainer.stream.source import Offer
 from servers.kafka_cluster import KafkaCluster
 from servers.waiting import wait_until
 
@@ -119,20 +118,20 @@ def ranks(
             source.close()
 
 
-def agreed(sources: Sequence[KafkaSource]) -> list[Offer]:
-    """The offers of all ranks, of which each has heard."""
+def agreed(sources: Sequence[KafkaSource]) -> list[int]:
+    """Rows that each rank offers, once all have heard each other's totals."""
     offers = [source.offer() for source in sources]
     for source in sources:
-        source.hear(offers)
-    return offers
+        source.hear(sum(offer.seen_rows for offer in offers), sum(offer.bad_rows for offer in offers))
+    return [offer.rows for offer in offers]
 
 
 def step(sources: Sequence[KafkaSource], *, flush: bool = True) -> list[RawBatch]:
     """The next step of all ranks, waiting for it."""
     until_s = time.monotonic() + DEADLINE_S
     while time.monotonic() < until_s:
-        offers = agreed(sources)
-        decisions = {source.shares(offers, flush=flush) for source in sources}
+        ready = agreed(sources)
+        decisions = {source.shares(ready, flush=flush) for source in sources}
         assert len(decisions) == 1, "ranks disagree"
         shares = decisions.pop()
         if shares is not None:

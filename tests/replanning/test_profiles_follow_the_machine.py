@@ -196,7 +196,7 @@ def test_where_measuring_fails_the_profile_stays_and_training_goes_on(job: Job, 
 def test_the_first_ranks_word_alone_makes_all_ranks_measure() -> None:
     def all_of(*flags: bool) -> bool:
         messages = [Message(rows=1, ended=False, measure=flag) for flag in flags]
-        return decide(Messages.of(messages), room=True, full=lambda offers: (1,), partial=lambda offers: None).measure
+        return decide(Messages.of(messages), room=True, shares=lambda ready, flush: (1,)).measure
 
     assert all_of(True, False)
     assert not all_of(False, True)

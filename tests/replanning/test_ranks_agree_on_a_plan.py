@@ -73,7 +73,7 @@ def step(ranks: Sequence[Rank]) -> None:
     """One step of the loop, as far as plans go."""
     offers = [rank.switcher.offer() for rank in ranks]
     messages = [Message(rows=1, ended=False, ready_plan=ready, refused_plan=refused) for ready, refused in offers]
-    decision = decide(Messages.of(messages), room=True, full=lambda _: None, partial=lambda _: None)
+    decision = decide(Messages.of(messages), room=True, shares=lambda ready, flush: None)
     for rank in ranks:
         rank.switcher.act(switch=decision.switch_plan, drop=decision.drop_plan)
 

@@ -96,7 +96,8 @@ def step(sources: Sequence[FileSource], *, flush: bool = True) -> list[RawBatch]
     while time.monotonic() < deadline_s:
         offers = [source.offer() for source in sources]
         ended = all(offer.ended for offer in offers)
-        decisions = {source.shares(offers, flush=ended and flush) for source in sources}
+        ready = [offer.rows for offer in offers]
+        decisions = {source.shares(ready, flush=ended and flush) for source in sources}
         assert len(decisions) == 1, "ranks disagree"
         shares = decisions.pop()
         if shares is not None:

@@ -149,9 +149,9 @@ def test_a_partial_step_is_taken_from_a_quiet_directory_when_flushed(tmp_path: P
     write(directory, "a.parquet", table(0, 7))
     with ranks(job(directory, batch_rows=4, follow=True), 2) as sources:
         wait_for(lambda: all(source.offer().rows == 7 for source in sources))
-        offers = [source.offer() for source in sources]
-        assert sources[0].shares(offers, flush=False) is None
-        shares = sources[0].shares(offers, flush=True)
+        ready = [source.offer().rows for source in sources]
+        assert sources[0].shares(ready, flush=False) is None
+        shares = sources[0].shares(ready, flush=True)
         assert shares == (3, 4)
         assert [source.take(shares).num_rows for source in sources] == [3, 4]
         (directory / "_END").touch()

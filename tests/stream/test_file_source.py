@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from rap_trainer.stream import parquet_file
 from rap_trainer.stream.discovery import FINISHED
 from rap_trainer.stream.files import FileSource, FileSourceOptions
-from rap_trainer.stream.source import Offer
 from stream.file_jobs import flat, job, ranks, step, table, train, write
 
 BAD = frozenset({0, 3, 4, 40, 41, 42, 43, 44, 45, 99})
@@ -147,7 +146,7 @@ def test_without_flush_a_partial_step_waits(events: Path) -> None:
 def test_shares_give_what_all_ranks_have_or_wait(rows: list[int], flush: bool) -> None:
     source = FileSource.__new__(FileSource)
     source._step_rows = 24
-    shares = source.shares([Offer(rows=count) for count in rows], flush=flush)
+    shares = source.shares(rows, flush=flush)
     have = min(rows)
     if have == 24 or (flush and have > 0):
         assert shares is not None

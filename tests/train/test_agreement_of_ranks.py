@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from rap_trainer.step.agreement import Message, Messages, decide, starved
 from rap_trainer.step.clock import Clock
 from rap_trainer.step.host_exchange import CACHE_LINE_BYTES
-from rap_trainer.stream.source import Offer
 
 FULL = 8
 KINDS = get_type_hints(Message)
@@ -46,7 +45,11 @@ def test_messages_arrive_as_they_were_sent(messages: list[Message]) -> None:
     arrived = Messages(b"".join(message.packed() for message in messages))
     assert list(map(Message._make, zip(*arrived.every, strict=True))) == messages
     assert [type(values[0]) for values in arrived.every] == list(KINDS.values())
-    assert [offer.seen_rows for offer in arrived.offers] == [message.seen_rows for message in messages]
+    assert arrived.rows == tuple(message.rows for message in messages)
+    assert arrived.totals() == (
+        sum(message.seen_rows for message in messages),
+        sum(message.bad_rows for message in messages),
+    )
 
 
 @given(rows=st.lists(st.integers(0, FULL), min_size=1, max_size=8), seen=LONG, room=st.booleans())
@@ -57,9 +60,9 @@ def test_ranks_that_only_offer_rows_decide_what_the_reading_of_every_field_decid
     assert heard.at_rest
     read = Messages.of([Message(rows=count, ended=False, seen_rows=seen) for count in rows])
     read.at_rest = False
-    assert decide(heard, room=room, full=full, partial=partial) == decide(read, room=room, full=full, partial=partial)
-    assert heard.offers == [Offer(rows=count, seen_rows=seen) for count in rows]
-    assert all(type(offer) is Offer for offer in heard.offers)
+    assert decide(heard, room=room, shares=shares) == decide(read, room=room, shares=shares)
+    assert heard.rows == tuple(rows)
+    assert heard.totals() == (seen * len(rows), 0)
 
 
 @pytest.mark.parametrize("name", [name for name in KINDS if name not in ("rows", "seen_rows", "bad_rows")])
@@ -71,13 +74,10 @@ def test_a_message_fills_no_more_than_a_line_of_a_cache() -> None:
     assert len(ready().packed()) + 8 <= CACHE_LINE_BYTES, "the round and the checksum are in it too"
 
 
-def full(offers: Sequence[Offer]) -> tuple[int, ...] | None:
-    return tuple(FULL for _ in offers) if all(offer.rows == FULL for offer in offers) else None
-
-
-def partial(offers: Sequence[Offer]) -> tuple[int, ...] | None:
-    rows = tuple(offer.rows for offer in offers)
-    return rows if any(rows) else None
+def shares(ready: Sequence[int], *, flush: bool) -> tuple[int, ...] | None:
+    if flush:
+        return tuple(ready) if any(ready) else None
+    return tuple(FULL for _ in ready) if all(rows == FULL for rows in ready) else None
 
 
 def ready(**changes: object) -> Message:
@@ -86,7 +86,7 @@ def ready(**changes: object) -> Message:
 
 @given(messages=MESSAGES, room=st.booleans())
 def test_a_failure_of_any_rank_ends_all_and_nothing_else_is_done(messages: list[Message], room: bool) -> None:
-    decision = decide(Messages.of(messages), room=room, full=full, partial=partial)
+    decision = decide(Messages.of(messages), room=room, shares=shares)
     failures = [message.failure for message in messages if message.failure]
     assert decision.failure == min(failures, default=0)
     if failures:
@@ -96,7 +96,7 @@ def test_a_failure_of_any_rank_ends_all_and_nothing_else_is_done(messages: list[
 
 @given(messages=MESSAGES, room=st.booleans())
 def test_no_step_is_prepared_once_it_is_the_last(messages: list[Message], room: bool) -> None:
-    decision = decide(Messages.of(messages), room=room, full=full, partial=partial)
+    decision = decide(Messages.of(messages), room=room, shares=shares)
     assert not (decision.last and decision.shares)
     if decision.shares is not None:
         assert room
@@ -106,31 +106,31 @@ def test_no_step_is_prepared_once_it_is_the_last(messages: list[Message], room: 
 
 @given(messages=MESSAGES)
 def test_the_run_ends_only_when_every_rank_has_ended_and_no_row_is_left(messages: list[Message]) -> None:
-    decision = decide(Messages.of(messages), room=True, full=full, partial=partial)
+    decision = decide(Messages.of(messages), room=True, shares=shares)
     if decision.ended:
         assert all(message.ended and message.rows == 0 for message in messages)
 
 
 def test_a_rank_without_rows_makes_all_wait_for_a_full_step() -> None:
-    decision = decide(Messages.of([ready(), ready(rows=3)]), room=True, full=full, partial=partial)
+    decision = decide(Messages.of([ready(), ready(rows=3)]), room=True, shares=shares)
     assert decision.shares is None
     assert not decision.last
 
 
 def test_a_partial_step_is_trained_when_the_first_rank_says_so() -> None:
     late = [ready(flush=True), ready(rows=0)]
-    assert decide(Messages.of(late), room=True, full=full, partial=partial).shares == (FULL, 0)
+    assert decide(Messages.of(late), room=True, shares=shares).shares == (FULL, 0)
     others_clock = [ready(), ready(rows=0, flush=True)]
-    assert decide(Messages.of(others_clock), room=True, full=full, partial=partial).shares is None
+    assert decide(Messages.of(others_clock), room=True, shares=shares).shares is None
 
 
 def test_the_last_rows_of_an_ended_source_are_trained_without_waiting() -> None:
     last = [ready(rows=2, ended=True), ready(rows=0, ended=True)]
-    assert decide(Messages.of(last), room=True, full=full, partial=partial).shares == (2, 0)
+    assert decide(Messages.of(last), room=True, shares=shares).shares == (2, 0)
 
 
 def test_max_steps_ends_the_run_with_rows_left() -> None:
-    assert decide(Messages.of([ready()]), room=False, full=full, partial=partial).ended
+    assert decide(Messages.of([ready()]), room=False, shares=shares).ended
 
 
 @pytest.mark.parametrize(("since_s", "due"), [(0.4, False), (0.5, True), (7.0, True)])

@@ -132,7 +132,7 @@ def _source(job: RAPJobSpec) -> int:
     try:
         while True:
             offer = source.offer()
-            shares = source.shares([offer], flush=offer.ended)
+            shares = source.shares([offer.rows], flush=offer.ended)
             if shares is not None:
                 rows += source.take(shares).num_rows
             elif offer.ended:

@@ -99,7 +99,7 @@ def _rank(
     rows = 0
     while True:
         offer = source.offer()
-        shares = source.shares([offer] * size, flush=offer.ended)
+        shares = source.shares([offer.rows] * size, flush=offer.ended)
         if shares is not None:
             rows += source.take(shares).num_rows
         elif offer.ended:

@@ -16,6 +16,7 @@ import multiprocessing
 import os
 import socket
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +24,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from rap_trainer.step.agreement import Exchange, Message, decide
-from rap_trainer.stream.source import Offer
 from rap_trainer.world import join_world
 
 BATCH_ROWS = 4096
@@ -112,11 +112,13 @@ def _common_instant_s(exchange: Exchange) -> float:
 
 def _agree(exchange: Exchange, number: int) -> None:
     messages = exchange(Message(rows=BATCH_ROWS, ended=False, seen_rows=number * BATCH_ROWS))
-    decide(messages, room=True, full=_shares, partial=_shares)  # type: ignore[arg-type]  # a list is a sequence
+    decide(messages, room=True, shares=_shares)
 
 
-def _shares(offers: list[Offer]) -> tuple[int, ...]:
-    return tuple(offer.rows for offer in offers)
+def _shares(ready: Sequence[int], *, flush: bool) -> tuple[int, ...] | None:
+    """As a topic's ranks share rows, each its own."""
+    shares = tuple(ready)
+    return shares if min(shares) >= BATCH_ROWS or (flush and any(shares)) else None
 
 
 def _work(memory: npt.NDArray[np.uint8], until_s: float) -> None:

@@ -120,9 +120,9 @@ class ReadySource:
         rows = 0 if self._left == 0 else self._batches[0].num_rows
         return Offer(rows=rows, ended=self._left is not None and self._left <= 1)
 
-    def shares(self, offers: Sequence[Offer], *, flush: bool) -> tuple[int, ...] | None:
+    def shares(self, ready: Sequence[int], *, flush: bool) -> tuple[int, ...] | None:
         del flush
-        return (offers[0].rows,) if offers[0].rows else None
+        return (ready[0],) if ready[0] else None
 
     def take(self, shares: Sequence[int]) -> RawBatch:
         del shares

@@ -6,18 +6,22 @@ A rank never acts on its own clock, signal or failure; it says so in its message
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Sequence
-from functools import cached_property, partial
-from typing import Any, NamedTuple, Self, cast
+from collections.abc import Iterable, Sequence
+from functools import cache, cached_property
+from typing import Any, NamedTuple, Protocol, Self, cast
 
 from rap_contract import metrics
 
 from rap_trainer.step.gathering import gathering
-from rap_trainer.stream.source import Offer
 from rap_trainer.world import World
 
 MAX_NAMED = 4  # ranks of a reason
-Shares = Callable[[Sequence[Offer]], tuple[int, ...] | None]
+
+
+class Shares(Protocol):
+    """Source.shares."""
+
+    def __call__(self, ready: Sequence[int], *, flush: bool) -> tuple[int, ...] | None: ...
 
 
 class Message(NamedTuple):
@@ -52,12 +56,18 @@ class Message(NamedTuple):
 
 _PACKING = struct.Struct("=i??h???qq?qq")
 """Message's fields in order; with what `host_exchange.py` adds they fill one line of a cache."""
-_PARTS = struct.Struct("=i24sqq")
+_PARTS = "i24sqq"
 """The same: the fields from `ended` to `measure`, which before most steps say nothing on any rank, are one."""
 _AT_REST = bytes(24)
-assert _PARTS.size == _PACKING.size
-_offered = partial(tuple.__new__, Offer)
-"""Offer._make without a call of Python's for each rank."""
+
+
+@cache
+def _parts(ranks: int) -> struct.Struct:
+    """Messages of so many ranks, one after the other."""
+    return struct.Struct("=" + _PARTS * ranks)
+
+
+assert _parts(1).size == _PACKING.size
 
 
 class Messages:
@@ -66,17 +76,20 @@ class Messages:
     def __init__(self, packed: bytes) -> None:
         """Those that were packed, one after the other."""
         self._packed = packed
-        self.rows: tuple[int, ...]
-        self.rows, rests, seen_rows, bad_rows = zip(*_PARTS.iter_unpack(packed), strict=True)
-        self.at_rest = rests.count(_AT_REST) == len(rests)
+        self._parts = _parts(len(packed) // _PACKING.size).unpack(packed)
+        self.rows: tuple[int, ...] = self._parts[0::4]
+        """That each rank offers."""
+        self.at_rest = self._parts[1::4].count(_AT_REST) == len(self.rows)
         """No rank says more than what it offers."""
-        ended = (False,) * len(rests) if self.at_rest else self.every.ended
-        self.offers: list[Offer] = list(map(_offered, zip(self.rows, ended, seen_rows, bad_rows, strict=True)))
 
     @classmethod
     def of(cls, messages: Iterable[Message]) -> Self:
         """Of each rank, in order."""
         return cls(b"".join(message.packed() for message in messages))
+
+    def totals(self) -> tuple[int, int]:
+        """Rows that all ranks have seen so far, and the bad ones among them."""
+        return sum(self._parts[2::4]), sum(self._parts[3::4])
 
     @cached_property
     def every(self) -> Any:
@@ -110,25 +123,23 @@ class Decision(NamedTuple):
         return self.stop or self.ended or self.failure != 0
 
 
-def decide(messages: Messages, *, room: bool, full: Shares, partial: Shares) -> Decision:
+def decide(messages: Messages, *, room: bool, shares: Shares) -> Decision:
     """The decision that follows from all ranks' messages, in rank order.
 
-    `room`: whether another step may be prepared at all (spec.trainer.maxSteps). `full` and `partial` are the source's
-    rules for a full step and for whatever is there.
+    `room`: whether another step may be prepared at all (spec.trainer.maxSteps). `shares` is the source's rule.
     """
     if messages.at_rest:
-        return Decision(shares=full(messages.offers) if room else None, ended=not room)
+        return Decision(shares(messages.rows, flush=False) if room else None, ended=not room)
     every = messages.every
     if any(every.failure):
         return Decision(failure=min(filter(None, every.failure)))
     if any(every.stop):
         return Decision(stop=True)
-    all_ended, shares = all(every.ended), None
-    if room:
-        shares = (partial if all_ended or every.flush[0] else full)(messages.offers)
+    all_ended = all(every.ended)
+    taken = shares(messages.rows, flush=all_ended or every.flush[0]) if room else None
     return Decision(
-        shares=shares,
-        ended=shares is None and (all_ended or not room),
+        shares=taken,
+        ended=taken is None and (all_ended or not room),
         checkpoint=every.checkpoint[0],
         report=every.report[0],
         switch_plan=every.ready_plan[0] if len(set(every.ready_plan)) == 1 else 0,

@@ -21,7 +21,7 @@ from rap_trainer.display import Display, Event, Progress
 from rap_trainer.program.columns import BatchError
 from rap_trainer.replan.remeasuring import Remeasuring
 from rap_trainer.replan.switcher import Switcher
-from rap_trainer.step.agreement import Decision, Exchange, Message, decide, starved
+from rap_trainer.step.agreement import Decision, Exchange, Message, Messages, decide, starved
 from rap_trainer.step.clock import Clock
 from rap_trainer.step.ledger import Ledger
 from rap_trainer.step.loss_watch import LossWatch
@@ -161,12 +161,11 @@ class Loop:
         planned = self.step + (self._pending is not None)
         messages = self._exchange(message)
         self._ready = messages.rows
-        self._hear(messages.offers)
+        self._hear(messages)
         decision = decide(
             messages,
             room=self._spec.trainer.max_steps is None or planned < self._spec.trainer.max_steps,
-            full=lambda offers: source.shares(offers, flush=False),
-            partial=lambda offers: source.shares(offers, flush=True),
+            shares=source.shares,
         )
         if decision.report:
             self._clock.reported_s = now_s
@@ -183,11 +182,11 @@ class Loop:
             self._fail(error)
             return Offer(rows=0)
 
-    def _hear(self, offers: list[Offer]) -> None:
+    def _hear(self, messages: Messages) -> None:
         if self._hearing is None:
             return
         try:
-            self._hearing.hear(offers)
+            self._hearing.hear(*messages.totals())
         except SourceError as error:
             self._fail(error)  # the others hear of it before the next step
 

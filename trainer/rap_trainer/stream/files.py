@@ -110,10 +110,9 @@ class FileSource:
             self._finish()
         return Offer(rows=min(rows, self._step_rows), ended=ended and error is None and rows <= self._step_rows)
 
-    def shares(self, offers: Sequence[Offer], *, flush: bool) -> tuple[int, ...] | None:
+    def shares(self, ready: Sequence[int], *, flush: bool) -> tuple[int, ...] | None:
         """A full step for every rank, or with `flush` what all ranks have, in equal parts to within one row."""
-        world_size = len(offers)
-        rows = min(offer.rows for offer in offers)
+        world_size, rows = len(ready), min(ready)
         if rows < self._step_rows and not (flush and rows > 0):
             return None
         bounds = [rank * rows // world_size for rank in range(world_size + 1)]

@@ -30,8 +30,8 @@ class Source(Protocol):
     def offer(self) -> Offer:
         """What this rank has ready now; never blocks."""
 
-    def shares(self, offers: Sequence[Offer], *, flush: bool) -> tuple[int, ...] | None:
-        """Rows per rank of the next step, or None to wait. Pure: equal on all ranks for equal offers.
+    def shares(self, ready: Sequence[int], *, flush: bool) -> tuple[int, ...] | None:
+        """Rows per rank of the next step, of those that each offers, or None to wait. Pure: equal on all ranks.
 
         Without `flush` only a full step is taken; with it whatever all ranks have.
         """
@@ -50,8 +50,8 @@ class Source(Protocol):
 class Hearing(Protocol):
     """A source that judges what all ranks saw, such as an error budget of the job."""
 
-    def hear(self, offers: Sequence[Offer]) -> None:
-        """The offers of all ranks, the same on each, once before each step. Raises DataBudgetExceeded."""
+    def hear(self, seen_rows: int, bad_rows: int) -> None:
+        """The offers' totals over all ranks, the same on each, once before each step. Raises DataBudgetExceeded."""
 
 
 @runtime_checkable

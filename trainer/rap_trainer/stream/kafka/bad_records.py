@@ -69,9 +69,8 @@ class BadRecords:
         """Rows this rank has consumed, and the bad ones among them."""
         return self._seen, sum(self.rows.values())
 
-    def hear(self, totals: Sequence[tuple[int, int]]) -> None:
+    def hear(self, rows: int, bad_rows: int) -> None:
         """The totals of all ranks. Raises DataBudgetExceeded on those that had bad rows, for they know what was wrong."""
-        rows, bad_rows = (sum(column) for column in zip(*totals, strict=True))
         before_rows, before_bad = self._heard
         self._heard = rows, bad_rows
         self._budget = self._budget.after(rows=rows - before_rows, bad_rows=bad_rows - before_bad)

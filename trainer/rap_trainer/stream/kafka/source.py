@@ -152,19 +152,23 @@ class KafkaSource:
         seen, bad = self._bad.totals
         return Offer(rows=min(rows, self._group_rows), seen_rows=seen, bad_rows=bad)
 
-    def hear(self, offers: Sequence[Offer]) -> None:
+    def hear(self, seen_rows: int, bad_rows: int) -> None:
         """Judges the bad rows of all ranks. Raises DataBudgetExceeded."""
-        self._bad.hear([(offer.seen_rows, offer.bad_rows) for offer in offers])
+        self._bad.hear(seen_rows, bad_rows)
 
-    def shares(self, offers: Sequence[Offer], *, flush: bool) -> tuple[int, ...] | None:
+    def shares(self, ready: Sequence[int], *, flush: bool) -> tuple[int, ...] | None:
         """A full batch for every rank, or with `flush` what each has, if any has some."""
+        shares = tuple(ready) if self._sharers == 1 else self._slices(ready)
+        return shares if min(shares) >= self._batch_rows or (flush and any(shares)) else None
+
+    def _slices(self, ready: Sequence[int]) -> tuple[int, ...]:
+        """Of ranks that share rows, and may have heard of them at other times."""
         shares: list[int] = []
-        for first in range(0, len(offers), self._sharers):  # those who share rows may have heard of them at other times
-            rows = min(offer.rows for offer in offers[first : first + self._sharers])
+        for first in range(0, len(ready), self._sharers):
+            rows = min(ready[first : first + self._sharers])
             bounds = [i * rows // self._sharers for i in range(self._sharers + 1)]
             shares += [bounds[i + 1] - bounds[i] for i in range(self._sharers)]
-        full = all(count >= self._batch_rows for count in shares)
-        return tuple(shares) if full or (flush and sum(shares) > 0) else None
+        return tuple(shares)
 
     def take(self, shares: Sequence[int]) -> RawBatch:
         """This rank's next rows; an empty share gives a batch of 0 rows."""
