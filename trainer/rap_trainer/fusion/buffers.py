@@ -52,6 +52,7 @@ class DeviceTables:
     ints: torch.Tensor
     floats: torch.Tensor
     lanes: torch.Tensor
+    bundles: torch.Tensor
     entries: torch.Tensor
     selections: torch.Tensor
     mixed: torch.Tensor
@@ -73,6 +74,7 @@ class DeviceTables:
             ints=torch.tensor(tables.ints or [0], dtype=torch.int64, device=device),
             floats=torch.tensor(tables.floats or [0.0], dtype=torch.float64, device=device),
             lanes=words(tables.lanes),
+            bundles=words(tables.bundles),
             entries=words(tables.entries),
             selections=words(tables.selections),
             mixed=twang_mix64(torch.arange(MIXED_POSITIONS)).to(device),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import accumulate, groupby, pairwise
 
 from rap_contract.types import Dtype
 
@@ -34,6 +34,8 @@ class Tiles:
 
     lane: int = 512
     """Rows of a lane."""
+    columns: int = 16
+    """Lanes of a bundle at most; its tiles have as many elements as a lane's."""
     wide_lane: int = 2048
     """The same where the grid is bounded: a few large programs reach more bandwidth than a few small ones."""
     value: int = 512
@@ -52,7 +54,7 @@ class Tiles:
     @classmethod
     def interpreted(cls) -> Tiles:
         """For Triton's interpreter, whose time grows with the tile; small batches still span several tiles."""
-        return cls(lane=16, wide_lane=32, value=32, scan=16, select=(4, 8), compare=8, ahead=16)
+        return cls(lane=16, columns=4, wide_lane=32, value=32, scan=16, select=(4, 8), compare=8, ahead=16)
 
 
 STEP_COST: Mapping[str, int] = {
@@ -87,6 +89,9 @@ class Launch:
     """values: the different chains of them; its table rows say by number which ones are theirs."""
     forms: tuple[LaneForm, ...] = ()
     """lanes: the same of whole lanes."""
+    bundles: tuple[range, ...] = ()
+    """lanes: first ones of its table rows that are worked on together."""
+    first_bundle: int = 0
     structures: tuple[str, ...] = ()
     float64: bool = False
     general: bool = False
@@ -169,6 +174,50 @@ def joined(comparisons: Iterable[Comparison]) -> tuple[JointComparison, ...]:
     return tuple(found.values())
 
 
+VERTICAL = frozenset(
+    {
+        "fill_float",
+        "fill_int",
+        "clamp_float",
+        "clamp_int",
+        "logit",
+        "boxcox",
+        "boxcox_log",
+        "log",
+        "log1p",
+        "affine",
+        "to_float",
+    }
+)
+"""Element functions that take another parameter for each column of a tile."""
+LEAST_BUNDLE = 4
+"""Lanes: fewer leave more than half of a tile's columns empty."""
+
+
+def bundled(lanes: Iterable[Lane], most: int) -> list[tuple[Lane, ...]]:
+    """Lanes of one form that fill neighbouring columns of the dense matrix: their rows are written in pieces, not number by number."""
+    fit = [
+        lane
+        for lane in lanes
+        if lane.destination.written == "dense" and not lane.is_list and VERTICAL.issuperset(chain_of(lane.steps))
+    ]
+    fit.sort(key=lambda lane: (lane.form, lane.destination.index))
+    runs: list[list[Lane]] = []
+    for lane in fit:
+        last = runs[-1][-1] if runs else None
+        if last is not None and last.form == lane.form and last.destination.index + 1 == lane.destination.index:
+            runs[-1].append(lane)
+        else:
+            runs.append([lane])
+    found: list[tuple[Lane, ...]] = []
+    for run in runs:
+        if len(run) >= LEAST_BUNDLE:
+            pieces = -(-len(run) // most)
+            bounds = [len(run) * n // pieces for n in range(pieces + 1)]
+            found += [tuple(run[begin:end]) for begin, end in pairwise(bounds)]
+    return found
+
+
 def _raw_lists(lowered: Lowered) -> tuple[Operand, ...]:
     found: dict[Slot, Operand] = {}
     for wave in lowered.waves:
@@ -188,6 +237,7 @@ class _Builder:
         self.tiles = tiles
         self.raw_lists: tuple[Operand, ...] = ()
         self.lanes: list[Lane] = []
+        self.num_bundles = 0
         self.stages: list[Stage] = []
         self.selections: dict[Selection, Operand] = {}
         self.comparisons: list[JointComparison] = []
@@ -262,9 +312,13 @@ class _Builder:
     def _lanes(self, wave: int, lanes: list[Lane], *, float64: bool) -> None:
         if not lanes:
             return
-        lanes = sorted(lanes, key=cost, reverse=True)
+        bundles = bundled(lanes, self.tiles.columns)
+        together = {id(lane) for bundle in bundles for lane in bundle}
+        alone = sorted((lane for lane in lanes if id(lane) not in together), key=cost, reverse=True)
+        lanes = [*(lane for bundle in bundles for lane in bundle), *alone]
         first = len(self.lanes)
         self.lanes += lanes
+        bounds = accumulate((len(bundle) for bundle in bundles), initial=first)
         names = tuple(sorted({step.name for lane in lanes for step in lane.steps}))
         self.launches.append(
             Launch(
@@ -275,9 +329,12 @@ class _Builder:
                 features=_features(lanes),
                 step_names=names,
                 forms=tuple(sorted({lane.form for lane in lanes})),
+                bundles=tuple(range(begin, end) for begin, end in pairwise(bounds)),
+                first_bundle=self.num_bundles,
                 float64=float64,
             )
         )
+        self.num_bundles += len(bundles)
 
     def groups(self) -> Groups:
         return Groups(

@@ -51,6 +51,7 @@ def picked_kernel(
     TILE: tl.constexpr,
 ):
     """Stages [first, first + num_stages) x the groups of ROWS rows that their selections packed."""
+    memory = (steps, ints, floats, pointers, num_slots, counters)
     groups = (num_rows + ROWS - 1) // ROWS
     item = tl.program_id(0)
     while item < num_stages * groups:
@@ -66,27 +67,11 @@ def picked_kernel(
             element = at + tl.arange(0, TILE)
             mask = element < end
             source = tl.load(picks + element, mask=mask, other=0)
-            i, f, null, weight = load_operand(
-                entry, element, source, mask, pointers, num_slots, counts, 0, entry, WEIGHTED, FLOAT
-            )
+            i, f, null, weight = load_operand(entry, element, source, mask, memory, counts, 0, entry, WEIGHTED, FLOAT)
             for part in tl.static_range(2):
-                i, f, null = apply_chain(
-                    tl.load(entry + LIST_CHAINS + part),
-                    tl.load(entry + (LIST_PRE if part == 0 else LIST_POST)),
-                    i,
-                    f,
-                    null,
-                    element,
-                    element,
-                    mask,
-                    steps,
-                    ints,
-                    floats,
-                    pointers,
-                    num_slots,
-                    counters,
-                    CHAINS,
-                )
-            store_elements(entry, i, f, weight, element, mask, pointers, bases, ids, weights, num_ids, WEIGHTED)
+                chain = tl.load(entry + LIST_CHAINS + part)
+                begin = tl.load(entry + (LIST_PRE if part == 0 else LIST_POST))
+                i, f, null = apply_chain(chain, begin, (i, f, null), element, element, mask, memory, CHAINS)
+            store_elements(entry, i, f, weight, element, mask, pointers, (bases, ids, weights, num_ids), WEIGHTED)
             at += TILE
         item += tl.num_programs(0)

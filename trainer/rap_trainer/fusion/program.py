@@ -279,6 +279,7 @@ class FusedProgram:
             row_capacity=limits.batch_size,
             num_features=len(tables.features),
             num_blocks=len(self.layout.blocks),
+            writes_lengths=self.layout.write_lengths,
             num_multiprocessors=(
                 torch.cuda.get_device_properties(self.device).multi_processor_count if on_gpu else None
             ),

@@ -24,6 +24,7 @@ from rap_trainer.fusion.warp import ONE_WARP_TILE
 from rap_trainer.fusion.words import KIND_CODES, STRUCTURES
 
 LANE_ROWS_PER_WARP = 128  # four a thread
+LANE_REGISTERS = 48  # of 64 wanted: more programs at a time, none spilled
 VALUE_PROGRAMS_PER_SM = 32  # passes over elements take 10 % less time than with 16 (plan 4, one H200, 2026-11-30)
 COMPARE_REGISTERS = 72  # of 120 wanted: more programs at a time; 315 us where 80 take 324, 88 349 and 64 323 (plan 4, one H200, 2026-11-30)
 LIST_REGISTERS = 56
@@ -45,6 +46,8 @@ class Runner:
     """Rows of the largest batch."""
     num_features: int
     num_blocks: int
+    writes_lengths: bool
+    """Lengths of features that always hold the same number of ids."""
     num_multiprocessors: int | None
     """None: Triton's interpreter."""
 
@@ -68,7 +71,7 @@ class Runner:
         if num_rows == 0 and launch.kernel != "scan":
             return 0
         items = {
-            "lanes": num * triton.cdiv(num_rows, self.tiles.lane),
+            "lanes": self._lane_tiles(launch, num_rows, self.tiles.lane),
             "select": num * triton.cdiv(num_rows, self.tiles.select[0]),
             "compare": num * num_rows,
         }.get(launch.kernel, num)
@@ -78,6 +81,11 @@ class Runner:
             items = VALUE_PROGRAMS_PER_SM * (self.num_multiprocessors or 1)
         return int(items) if self.num_multiprocessors is not None else min(int(items), INTERPRETED_PROGRAMS)
 
+    def _lane_tiles(self, launch: Launch, num_rows: int, tile: int) -> int:
+        alone = launch.end - launch.first - sum(map(len, launch.bundles))
+        rows = tile // self.tiles.columns
+        return len(launch.bundles) * -(-num_rows // rows) + alone * -(-num_rows // tile)
+
     def _warps(self, grid: tuple[int], launch: Launch, num_rows: int) -> int:
         """Of a program that is best alone with one warp: more where the grid is bounded and programs are few."""
         return 1 if grid[0] == self._programs(launch, num_rows) else BOUNDED_WARPS
@@ -86,9 +94,11 @@ class Runner:
         present = outputs.present_BF
         tile = self.tiles.lane if grid[0] == self._programs(launch, binding.num_rows) else self.tiles.wide_lane
         lanes_kernel[grid](
-            launch.first,
-            launch.end - launch.first,
+            launch.first + sum(map(len, launch.bundles)),
+            launch.end - launch.first - sum(map(len, launch.bundles)),
             self.tables.lanes,
+            self.tables.bundles[4 * launch.first_bundle :],
+            len(launch.bundles),
             self.tables.steps,
             self.tables.ints,
             self.tables.floats,
@@ -109,9 +119,13 @@ class Runner:
             FORMS=tuple((DTYPE_CODES[form.dtype], KIND_CODES[form.kind], form.is_list) for form in launch.forms),
             FLOAT=tl.float64 if launch.float64 else tl.float32,
             WEIGHTED=outputs.weights_N is not None,
+            LENGTHS=self.writes_lengths,
+            PRESENT=present is not None,
+            COLUMNS=self.tiles.columns,
             TILE=tile,
             AHEAD=self.tiles.ahead,
             num_warps=max(4, tile // LANE_ROWS_PER_WARP),
+            maxnreg=LANE_REGISTERS,
         )
 
     def _scan(self, grid: tuple[int], launch: Launch, binding: Binding, outputs: Outputs) -> None:

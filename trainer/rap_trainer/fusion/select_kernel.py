@@ -64,52 +64,94 @@ def select_kernel(
     `counts` has three parts a selection: counts, starts, flags of null rows. `mixed`: twang_mix64 of the positions
     0..num_mixed - 1. BALLOTS: of `warp`.
     """
+    lists = (offsets, landmarks, counts, chosen, hashes)
     groups = (num_rows + ROWS - 1) // ROWS
     item = tl.program_id(0)
     while item < (end - first) * groups:
         selection = selections + (first + item // groups) * SELECTION_WORDS
         first_row = (item % groups) * ROWS
-        last_row = tl.minimum(first_row + ROWS, num_rows)
-        row = first_row + tl.arange(0, ROWS)
-        mask = row < num_rows
-        mode = tl.load(selection + SELECTION_MODE)
-        starts = counts + tl.load(selection + OPERAND_STARTS)
-        flags = starts + capacity
-        length = raw_length(selection, row, mask, pointers, num_slots)
-        if mode == PROPAGATE:
-            tl.store(flags + row, tl.zeros([ROWS], tl.int32), mask=mask)
-        if tl.load(selection + SELECTION_RATE) >= 0:
-            row_id = tl.load(row_ids + row, mask=mask, other=0)
-            salt = tl.load(selection + SELECTION_SALT) + tl.zeros_like(row_id)
-            row_hash = hash_128_to_64(salt, twang_mix64(row_id))
-            tl.store(hashes + tl.load(selection + SELECTION_HASHES) + row, row_hash, mask=mask)
-        tl.debug_barrier()
-        begin, stop = first_row, last_row
-        begins = tl.load(selection + OPERAND_OFFSETS)
-        if begins >= 0:
-            begin = tl.load(offsets + begins + first_row)
-            stop = tl.load(offsets + begins + last_row)
-        if mode == PROPAGATE:
-            flag_null_rows(selection, begin, stop, pointers, num_slots, offsets, landmarks, flags, TILE)
-        taken = length
-        if tl.load(selection + OPERAND_CHOSEN) >= 0:
-            stop = pick(
-                selection, first_row, begin, stop, length, pointers, num_slots, offsets, chosen, starts, hashes, mixed,
-                num_mixed, ROWS, TILE, BALLOTS,
-            )  # fmt: skip
-            tl.debug_barrier()
-            start = tl.load(starts + row, mask=length > 0, other=stop)
-            following = tl.associative_scan(start, 0, smaller, reverse=True)
-            tl.store(starts + row, following, mask=mask)
-            tl.debug_barrier()
-            ends = tl.load(starts + row + 1, mask=row + 1 < last_row, other=stop)
-            taken = tl.where(length > 0, ends - following, 0)
-        null = length < 0
-        if mode == PROPAGATE:
-            tl.debug_barrier()
-            null = null | (tl.load(flags + row, mask=mask, other=0) != 0)
-        tl.store(counts + tl.load(selection + OPERAND_COUNTS) + row, tl.where(null, -1, taken), mask=mask)
+        select_rows(
+            selection,
+            first_row,
+            num_rows,
+            capacity,
+            row_ids,
+            pointers,
+            num_slots,
+            lists,
+            mixed,
+            num_mixed,
+            ROWS,
+            TILE,
+            BALLOTS,
+        )
         item += tl.num_programs(0)
+
+
+@triton.jit
+def select_rows(
+    selection,
+    first_row,
+    num_rows,
+    capacity,
+    row_ids,
+    pointers,
+    num_slots,
+    lists,
+    mixed,
+    num_mixed,
+    ROWS: tl.constexpr,
+    TILE: tl.constexpr,
+    BALLOTS: tl.constexpr,
+):
+    """What remains of a group of rows. `lists`: (offsets, landmarks, counts, chosen, hashes)."""
+    offsets, landmarks, counts, chosen, hashes = lists
+    last_row = tl.minimum(first_row + ROWS, num_rows)
+    row = first_row + tl.arange(0, ROWS)
+    mask = row < num_rows
+    mode = tl.load(selection + SELECTION_MODE)
+    starts = counts + tl.load(selection + OPERAND_STARTS)
+    flags = starts + capacity
+    length = raw_length(selection, row, mask, pointers, num_slots)
+    if mode == PROPAGATE:
+        tl.store(flags + row, tl.zeros([ROWS], tl.int32), mask=mask)
+    if tl.load(selection + SELECTION_RATE) >= 0:
+        row_id = tl.load(row_ids + row, mask=mask, other=0)
+        salt = tl.load(selection + SELECTION_SALT) + tl.zeros_like(row_id)
+        row_hash = hash_128_to_64(salt, twang_mix64(row_id))
+        tl.store(hashes + tl.load(selection + SELECTION_HASHES) + row, row_hash, mask=mask)
+    tl.debug_barrier()
+    begin, stop = first_row, last_row
+    begins = tl.load(selection + OPERAND_OFFSETS)
+    if begins >= 0:
+        begin = tl.load(offsets + begins + first_row)
+        stop = tl.load(offsets + begins + last_row)
+    if mode == PROPAGATE:
+        flag_null_rows(selection, begin, stop, pointers, num_slots, offsets, landmarks, flags, TILE)
+    taken = length
+    if tl.load(selection + OPERAND_CHOSEN) >= 0:
+        where = (offsets, chosen, starts, hashes)
+        stop = pick(
+            selection, first_row, begin, stop, length, pointers, num_slots, where, mixed, num_mixed, ROWS, TILE, BALLOTS
+        )
+        taken = taken_of(starts, row, mask, length, last_row, stop)
+    null = length < 0
+    if mode == PROPAGATE:
+        tl.debug_barrier()
+        null = null | (tl.load(flags + row, mask=mask, other=0) != 0)
+    tl.store(counts + tl.load(selection + OPERAND_COUNTS) + row, tl.where(null, -1, taken), mask=mask)
+
+
+@triton.jit
+def taken_of(starts, row, mask, length, last_row, stop):
+    """int32 [R]: elements of each row that remain, up to where the next row's begin; rows without any get that place too."""
+    tl.debug_barrier()
+    start = tl.load(starts + row, mask=length > 0, other=stop)
+    following = tl.associative_scan(start, 0, smaller, reverse=True)
+    tl.store(starts + row, following, mask=mask)
+    tl.debug_barrier()
+    ends = tl.load(starts + row + 1, mask=row + 1 < last_row, other=stop)
+    return tl.where(length > 0, ends - following, 0)
 
 
 @triton.jit
@@ -160,17 +202,15 @@ def pick(
     length,
     pointers,
     num_slots,
-    offsets,
-    chosen,
-    starts,
-    hashes,
+    where,
     mixed,
     num_mixed,
     ROWS: tl.constexpr,
     TILE: tl.constexpr,
     BALLOTS: tl.constexpr,
 ):
-    """Packs the places of a group's remaining elements; the end of the last row's."""
+    """Packs the places of a group's remaining elements; the end of the last row's. `where`: (offsets, chosen, starts, hashes)."""
+    offsets, chosen, starts, hashes = where
     known = tl.max(length, 0) <= num_mixed
     mode = tl.load(selection + SELECTION_MODE)
     rate = tl.load(selection + SELECTION_RATE)
@@ -203,10 +243,7 @@ def pick(
             drawn = sampled(row_hash, position, rate, known, mixed, exists)
             keep = tl.where(drawn & (position < limit), keep, 0)
         if most < UNLIMITED:
-            if tl.max(tl.where(exists, position, 0), 0) >= most:  # else no row has so many
-                drawn, _number = ranks(keep, BALLOTS)
-                at_begin = running_max(tl.where(is_first, drawn, start_ahead - num_kept), start_ahead - num_kept)
-                keep = tl.where(drawn - at_begin < most, keep, 0)
+            keep = first_of_row(keep, most, position, is_first, exists, start_ahead - num_kept, BALLOTS)
         before, number = ranks(keep, BALLOTS)
         before += num_kept
         tl.store(picks + before, element, mask=keep != 0)
@@ -216,6 +253,16 @@ def pick(
         num_kept += number
         at += TILE
     return tl.max(num_kept, 0)
+
+
+@triton.jit
+def first_of_row(keep, most, position, is_first, exists, ahead, BALLOTS: tl.constexpr):
+    """Flags of the first `most` kept elements of each row; `ahead`: where the row that is open began, from the kept ones ahead of the tile."""
+    if tl.max(tl.where(exists, position, 0), 0) >= most:  # else no row has so many
+        drawn, _number = ranks(keep, BALLOTS)
+        at_begin = running_max(tl.where(is_first, drawn, ahead), ahead)
+        keep = tl.where(drawn - at_begin < most, keep, 0)
+    return keep
 
 
 @triton.jit

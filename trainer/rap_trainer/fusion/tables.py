@@ -45,6 +45,7 @@ class Tables:
     ints: list[int] = field(default_factory=list)
     floats: list[float] = field(default_factory=list)
     lanes: list[tuple[int, ...]] = field(default_factory=list)
+    bundles: list[tuple[int, ...]] = field(default_factory=list)
     lane_slots: list[int] = field(default_factory=list)
     """What each lane reads."""
     entries: list[tuple[int, ...]] = field(default_factory=list)
@@ -89,6 +90,12 @@ class Tables:
             for launch in groups.launches
             if launch.kernel == "lanes"
             for lane in groups.lanes[launch.first : launch.end]
+        ]
+        self.bundles = [
+            (lanes.start, len(lanes), launch.forms.index(first.form), first.destination.index)
+            for launch in groups.launches
+            for lanes in launch.bundles
+            for first in (groups.lanes[lanes.start],)
         ]
         self._add_features()
         return self

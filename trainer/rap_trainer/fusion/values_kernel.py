@@ -78,129 +78,127 @@ def values_kernel(
 
     GENERAL: some stage does not keep positions.
     """
+    memory = (steps, ints, floats, pointers, num_slots, counters)
+    lists = (offsets, counts, chosen)
     num_tiles = tl.load(tiles + num_stages)
     tile = tl.load(tiles) + tl.program_id(0)
     while tile < num_tiles:
-        low = 0
-        high = num_stages
-        while high - low > 1:
-            middle = (low + high) // 2
-            if tl.load(tiles + middle) <= tile:
-                low = middle
-            else:
-                high = middle
-        index = first + low
-        entry = entries + index * LIST_WORDS
-        place = (tile - tl.load(tiles + low)).to(tl.int32)
-        total = tl.minimum(tl.load(totals + index), tl.load(entry + LIST_CAPACITY)).to(tl.int32)
+        stage = stage_of(tiles, num_stages, tile)
+        entry = entries + (first + stage) * LIST_WORDS
+        place = (tile - tl.load(tiles + stage)).to(tl.int32)
+        total = tl.minimum(tl.load(totals + first + stage), tl.load(entry + LIST_CAPACITY)).to(tl.int32)
         element = place * TILE + tl.arange(0, TILE)
         mask = element < total
-        row = tl.zeros([TILE], tl.int32)
-        position = tl.zeros([TILE], tl.int32)
-        source_position = tl.zeros([TILE], tl.int32)
-        window = tl.full([TILE], 1, tl.int32)
-        other_position = tl.zeros([TILE], tl.int32)
-        source = element
-        if GENERAL:
-            if tl.load(entry + LIST_KEEPS) == 0:
-                own = offsets + tl.load(entry + LIST_OFFSETS)
-                row = row_of(own, landmarks + tl.load(entry + LIST_LANDMARKS), element, mask)
-                begins = tl.load(own + row, mask=mask, other=0)
-                position = element - begins
-                source_position, window, other_position = positions(
-                    entry, row, position, mask, pointers, num_slots, counts, STRUCTURES
-                )
-                source = source_index(entry + LIST_OPERAND, row, source_position, mask, offsets, counts, chosen)
-        i, f, null, weight = load_operand(
-            entry + LIST_OPERAND, row, source, mask, pointers, num_slots, counts, STRUCTURES, entry, WEIGHTED, FLOAT
+        i, f, weight = stage_values(
+            entry, element, mask, landmarks, memory, lists, CHAINS, STRUCTURES, GENERAL, WEIGHTED, FLOAT
         )
-        i, f, null = apply_chain(
-            tl.load(entry + LIST_CHAINS),
-            tl.load(entry + LIST_PRE),
-            i,
-            f,
-            null,
-            source_position,
-            row,
-            mask,
-            steps,
-            ints,
-            floats,
-            pointers,
-            num_slots,
-            counters,
-            CHAINS,
-        )
-        if holds(STRUCTURES, CARTESIAN):
-            if tl.load(entry + LIST_STRUCTURE) == CARTESIAN:
-                other = entry + LIST_OTHER
-                where_other = source_index(other, row, other_position, mask, offsets, counts, chosen)
-                i2, _, _, weight2 = load_operand(
-                    other, row, where_other, mask, pointers, num_slots, counts, 0, entry, WEIGHTED, FLOAT
-                )
-                i = hash_128_to_64(i, i2)
-                weight *= weight2
-        if holds(STRUCTURES, WINDOWS):
-            if tl.load(entry + LIST_STRUCTURE) == WINDOWS:
-                k = 1
-                size = tl.load(entry + LIST_PARAMETER)
-                while k < size:
-                    more = mask & (k < window)
-                    where_next = source_index(
-                        entry + LIST_OPERAND, row, source_position + k, more, offsets, counts, chosen
-                    )
-                    i2, f2, null2, weight2 = load_operand(
-                        entry + LIST_OPERAND,
-                        row,
-                        where_next,
-                        more,
-                        pointers,
-                        num_slots,
-                        counts,
-                        STRUCTURES,
-                        entry,
-                        WEIGHTED,
-                        FLOAT,
-                    )
-                    i2, f2, null2 = apply_chain(
-                        tl.load(entry + LIST_CHAINS),
-                        tl.load(entry + LIST_PRE),
-                        i2,
-                        f2,
-                        null2,
-                        source_position + k,
-                        row,
-                        mask & (row < 0),
-                        steps,
-                        ints,
-                        floats,
-                        pointers,
-                        num_slots,
-                        counters,
-                        CHAINS,
-                    )
-                    i = tl.where(more, hash_128_to_64(i, i2), i)
-                    weight = tl.where(more, weight * weight2, weight)
-                    k += 1
-        i, f, null = apply_chain(
-            tl.load(entry + LIST_CHAINS + 1),
-            tl.load(entry + LIST_POST),
-            i,
-            f,
-            null,
-            position,
-            row,
-            mask,
-            steps,
-            ints,
-            floats,
-            pointers,
-            num_slots,
-            counters,
-            CHAINS,
-        )
-        store_elements(entry, i, f, weight, element, mask, pointers, bases, ids, weights, num_ids, WEIGHTED)
+        store_elements(entry, i, f, weight, element, mask, pointers, (bases, ids, weights, num_ids), WEIGHTED)
         tile += tl.num_programs(0)
+
+
+@triton.jit
+def stage_of(tiles, num_stages, tile):
+    """The stage whose tiles hold this one, by bisection."""
+    low = 0
+    high = num_stages
+    while high - low > 1:
+        middle = (low + high) // 2
+        if tl.load(tiles + middle) <= tile:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+@triton.jit
+def stage_values(
+    entry,
+    element,
+    mask,
+    landmarks,
+    memory,
+    lists,
+    CHAINS: tl.constexpr,
+    STRUCTURES: tl.constexpr,
+    GENERAL: tl.constexpr,
+    WEIGHTED: tl.constexpr,
+    FLOAT: tl.constexpr,
+):
+    """(i, f, weight) of a tile of a result. `lists`: (offsets, counts, chosen)."""
+    row = tl.zeros(element.shape, tl.int32)
+    position = tl.zeros(element.shape, tl.int32)
+    at = tl.zeros(element.shape, tl.int32)
+    window = tl.full(element.shape, 1, tl.int32)
+    other_at = tl.zeros(element.shape, tl.int32)
+    source = element
+    if GENERAL:
+        if tl.load(entry + LIST_KEEPS) == 0:
+            own = lists[0] + tl.load(entry + LIST_OFFSETS)
+            row = row_of(own, landmarks + tl.load(entry + LIST_LANDMARKS), element, mask)
+            position = element - tl.load(own + row, mask=mask, other=0)
+            at, window, other_at = positions(entry, row, position, mask, memory[3], memory[4], lists[1], STRUCTURES)
+            source = source_index(entry + LIST_OPERAND, row, at, mask, lists[0], lists[1], lists[2])
+    i, f, null, weight = load_operand(
+        entry + LIST_OPERAND, row, source, mask, memory, lists[1], STRUCTURES, entry, WEIGHTED, FLOAT
+    )
+    chain, first = tl.load(entry + LIST_CHAINS), tl.load(entry + LIST_PRE)
+    i, f, null = apply_chain(chain, first, (i, f, null), at, row, mask, memory, CHAINS)
+    if holds(STRUCTURES, CARTESIAN):
+        if tl.load(entry + LIST_STRUCTURE) == CARTESIAN:
+            i, weight = paired(entry, i, weight, row, other_at, mask, memory, lists, WEIGHTED, FLOAT)
+    if holds(STRUCTURES, WINDOWS):
+        if tl.load(entry + LIST_STRUCTURE) == WINDOWS:
+            i, weight = windowed(
+                entry, i, weight, row, at, window, mask, memory, lists, CHAINS, STRUCTURES, WEIGHTED, FLOAT
+            )
+    chain, first = tl.load(entry + LIST_CHAINS + 1), tl.load(entry + LIST_POST)
+    i, f, null = apply_chain(chain, first, (i, f, null), position, row, mask, memory, CHAINS)
+    return i, f, weight
+
+
+@triton.jit
+def paired(entry, i, weight, row, at, mask, memory, lists, WEIGHTED: tl.constexpr, FLOAT: tl.constexpr):
+    """cartesian: (hash, weight) of elements with those of the other list at positions `at`."""
+    other = entry + LIST_OTHER
+    source = source_index(other, row, at, mask, lists[0], lists[1], lists[2])
+    theirs, _f, _null, their_weight = load_operand(
+        other, row, source, mask, memory, lists[1], 0, entry, WEIGHTED, FLOAT
+    )
+    return hash_128_to_64(i, theirs), weight * their_weight
+
+
+@triton.jit
+def windowed(
+    entry,
+    i,
+    weight,
+    row,
+    at,
+    window,
+    mask,
+    memory,
+    lists,
+    CHAINS: tl.constexpr,
+    STRUCTURES: tl.constexpr,
+    WEIGHTED: tl.constexpr,
+    FLOAT: tl.constexpr,
+):
+    """ngram, hashed: (hash, weight) of windows that begin at positions `at`."""
+    k = 1
+    size = tl.load(entry + LIST_PARAMETER)
+    while k < size:
+        more = mask & (k < window)
+        source = source_index(entry + LIST_OPERAND, row, at + k, more, lists[0], lists[1], lists[2])
+        i2, f2, null2, weight2 = load_operand(
+            entry + LIST_OPERAND, row, source, more, memory, lists[1], STRUCTURES, entry, WEIGHTED, FLOAT
+        )
+        chain, first = tl.load(entry + LIST_CHAINS), tl.load(entry + LIST_PRE)
+        counted = mask & (row < 0)  # none: the first window that holds an element has counted it
+        i2, f2, null2 = apply_chain(chain, first, (i2, f2, null2), at + k, row, counted, memory, CHAINS)
+        i = tl.where(more, hash_128_to_64(i, i2), i)
+        weight = tl.where(more, weight * weight2, weight)
+        k += 1
+    return i, weight
 
 
 @triton.jit
@@ -244,8 +242,7 @@ def load_operand(
     row,
     index,
     mask,
-    pointers,
-    num_slots,
+    memory,
     counts,
     STRUCTURES: tl.constexpr,
     entry,
@@ -253,6 +250,7 @@ def load_operand(
     FLOAT: tl.constexpr,
 ):
     """(i, f, null, weight) of elements of an operand; a null row that is about to be filled has no element to read."""
+    _steps, _ints, _floats, pointers, num_slots, _counters = memory
     slot = tl.load(operand + OPERAND_SLOT)
     null = index < 0
     exists = mask
@@ -273,8 +271,9 @@ def load_operand(
 
 
 @triton.jit
-def store_elements(entry, i, f, weight, element, mask, pointers, bases, ids, weights, num_ids, WEIGHTED: tl.constexpr):
-    """Writes a tile of a result: into the outputs, or into scratch."""
+def store_elements(entry, i, f, weight, element, mask, pointers, outputs, WEIGHTED: tl.constexpr):
+    """Writes a tile of a result: into the outputs (bases, ids, weights, number of ids), or into scratch."""
+    bases, ids, weights, num_ids = outputs
     kind = tl.load(entry + LIST_KIND)
     target = tl.load(entry + LIST_TARGET)
     if kind == KIND_IDS:

@@ -18,6 +18,13 @@ LANE_WIDTH = tl.constexpr(10)
 LANE_PRESENT = tl.constexpr(13)  # column of the flags of presence, or -1
 LANE_FORM = tl.constexpr(14)  # which of the launch's forms
 
+# One row for each bundle of lanes.
+BUNDLE_WORDS = tl.constexpr(4)
+BUNDLE_LANE = tl.constexpr(0)  # the first one
+BUNDLE_NUMBER = tl.constexpr(1)  # of lanes
+BUNDLE_FORM = tl.constexpr(2)  # of all of them
+BUNDLE_BASE = tl.constexpr(3)  # column of the first one
+
 # Behind a binding's addresses by slot, the same for each lane: what a lane reads is found with its row, not after it.
 LANE_ADDRESSES = tl.constexpr(4)  # values, null flags, lengths, nothing
 

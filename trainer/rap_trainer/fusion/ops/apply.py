@@ -4,7 +4,8 @@
 
 An element is (i, f, null): int64, float and null flag in registers; a chain uses whichever its types name. A kernel
 is compiled for the different chains of its launch; which of them a tile takes is one number, uniform over the tile, so
-that a chain runs without a branch. Parameters are words of the step table. No op itself.
+that a chain runs without a branch. Parameters are words of the step table. No op itself. `memory`, wherever it is passed: (steps, ints,
+floats, pointers, number of slots, counters), what steps may read and add to.
 """
 
 from __future__ import annotations
@@ -59,97 +60,36 @@ STEP_SIZE = tl.constexpr(STEP_WORDS)
 
 
 @triton.jit
-def apply_chain(
-    chain,
-    first,
-    i,
-    f,
-    null,
-    position,
-    row,
-    mask,
-    steps,
-    ints,
-    floats,
-    pointers,
-    num_slots,
-    counters,
-    CHAINS: tl.constexpr,
-):
+def apply_chain(chain, first, element, position, row, mask, memory, CHAINS: tl.constexpr):
     """The element after chain number `chain` of CHAINS (codes of steps), whose parameters begin at step `first`."""
+    i, f, null = element
     for number in tl.static_range(len(CHAINS)):
         if chain == number:
-            i, f, null = apply_steps(
-                CHAINS, number, first, i, f, null, position, row, mask, steps, ints, floats, pointers, num_slots,
-                counters,
-            )  # fmt: skip
+            i, f, null = apply_steps(CHAINS, number, first, (i, f, null), position, row, mask, memory)
     return i, f, null
 
 
 @triton.jit
-def apply_steps(
-    CHAINS: tl.constexpr,
-    NUMBER: tl.constexpr,
-    first,
-    i,
-    f,
-    null,
-    position,
-    row,
-    mask,
-    steps,
-    ints,
-    floats,
-    pointers,
-    num_slots,
-    counters,
-):
+def apply_steps(CHAINS: tl.constexpr, NUMBER: tl.constexpr, first, element, position, row, mask, memory):
     """The element after chain NUMBER, whose parameters begin at step `first`."""
+    i, f, null = element
     for place in tl.static_range(len(CHAINS[NUMBER])):
-        step = steps + (first + place) * STEP_SIZE
-        i, f, null = apply_step(
-            CHAINS[NUMBER][place], i, f, null, position, row, mask, step, ints, floats, pointers, num_slots, counters
-        )
+        step = memory[0] + (first + place) * STEP_SIZE
+        i, f, null = apply_step(CHAINS[NUMBER][place], (i, f, null), position, row, mask, step, memory)
     return i, f, null
 
 
 @triton.jit
-def apply_step(
-    CODE: tl.constexpr,
-    i,
-    f,
-    null,
-    position,
-    row,
-    mask,
-    step,
-    ints,
-    floats,
-    pointers,
-    num_slots,
-    counters,
-):
+def apply_step(CODE: tl.constexpr, element, position, row, mask, step, memory):
     """The element after one step. `position`: in its list; `row`: in the batch; `mask`: elements that exist."""
+    _steps, ints, floats, pointers, num_slots, counters = memory
+    i, f, null = element
     if CODE == FILL_INT:
         i = fill_int(i, null, step)
         null = null & False
     if CODE == FILL_FLOAT:
         f = fill_float(f, null, step)
         null = null & False
-    if CODE == SIGRID_HASH:
-        i = sigrid_hash(i, step)
-    if CODE == POSITIVE_MODULUS:
-        i = floor_mod(i, step, 1)
-    if CODE == SIGRID_HASH_WIDE:
-        i = sigrid_hash_wide(i, step)
-    if CODE == POSITIVE_MODULUS_WIDE:
-        i = wide_floor_mod(i, step, 1)
-    if CODE == LOW_BITS:
-        i = low_bits(i, step)
-    if CODE == CLAMP_INT:
-        i = clamp_int(i, step)
-    if CODE == CLAMP_FLOAT:
-        f = clamp_float(f, step)
     if CODE == BUCKETIZE:
         i = bucketize(f, floats + tl.load(step + 4), tl.load(step + 1), tl.load(step + 2), tl.load(step + 3))
         if tl.load(step + 5) != 0:
@@ -158,6 +98,52 @@ def apply_step(
                 tl.atomic_add(counters, num_nan.to(tl.int64))
     if CODE == BUCKETIZE_INT:
         i = bucketize_int(i, ints + tl.load(step + 4), tl.load(step + 1), tl.load(step + 2), tl.load(step + 3))
+    if CODE == MAP_ID:
+        i = map_id(i, step, ints)
+    if CODE == ONEHOT:
+        i = onehot(f, position, step)
+        f = i.to(f.dtype)
+    if CODE == ENUMERATE:
+        i = position.to(tl.int64)
+    if CODE == LOCAL_HOUR_COLUMN:
+        slot = tl.load(step + 1)
+        offset, _ = load_element(tl.load(pointers + slot), tl.load(step + 2), row, mask, tl.float32)
+        null = null | (null_flags(pointers, num_slots, slot, row, mask) != 0)
+        i = local_hour(i, offset)
+    if CODE == TO_FLOAT:
+        f = i.to(tl.float32).to(f.dtype)
+    return of_integer(CODE, i, step), of_float(CODE, f, step), null
+
+
+@triton.jit
+def of_integer(CODE: tl.constexpr, i, step):
+    """An integer after a function of it and of parameters alone."""
+    if CODE == SIGRID_HASH:
+        i = sigrid_hash(i, step)
+    if CODE == SIGRID_HASH_WIDE:
+        i = sigrid_hash_wide(i, step)
+    if CODE == POSITIVE_MODULUS:
+        i = floor_mod(i, step, 1)
+    if CODE == POSITIVE_MODULUS_WIDE:
+        i = wide_floor_mod(i, step, 1)
+    if CODE == LOW_BITS:
+        i = low_bits(i, step)
+    if CODE == CLAMP_INT:
+        i = clamp_int(i, step)
+    if CODE == LOCAL_HOUR:
+        i = local_hour(i, tl.load(step + 1))
+    if CODE == CONSTANT:
+        i = tl.load(step + 1) + tl.zeros_like(i)
+    if CODE == IN_RANGE:
+        i = tl.where((i >= 0) & (i < tl.load(step + 1)), i, 0)
+    return i
+
+
+@triton.jit
+def of_float(CODE: tl.constexpr, f, step):
+    """A float after a function of it and of parameters alone."""
+    if CODE == CLAMP_FLOAT:
+        f = clamp_float(f, step)
     if CODE == LOGIT:
         f = logit(f, step)
     if CODE == BOXCOX:
@@ -168,26 +154,6 @@ def apply_step(
         f = log(f, step)
     if CODE == LOG1P:
         f = log1p(f, step)
-    if CODE == ONEHOT:
-        i = onehot(f, position, step)
-        f = i.to(f.dtype)
-    if CODE == MAP_ID:
-        i = map_id(i, step, ints)
-    if CODE == ENUMERATE:
-        i = position.to(tl.int64)
-    if CODE == LOCAL_HOUR:
-        i = local_hour(i, tl.load(step + 1))
-    if CODE == LOCAL_HOUR_COLUMN:
-        slot = tl.load(step + 1)
-        offset, _ = load_element(tl.load(pointers + slot), tl.load(step + 2), row, mask, tl.float32)
-        null = null | (null_flags(pointers, num_slots, slot, row, mask) != 0)
-        i = local_hour(i, offset)
     if CODE == AFFINE:
         f = affine(f, step)
-    if CODE == TO_FLOAT:
-        f = i.to(tl.float32).to(f.dtype)
-    if CODE == CONSTANT:
-        i = tl.load(step + 1) + tl.zeros_like(i)
-    if CODE == IN_RANGE:
-        i = tl.where((i >= 0) & (i < tl.load(step + 1)), i, 0)
-    return i, f, null
+    return f
