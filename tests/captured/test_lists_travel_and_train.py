@@ -72,7 +72,7 @@ def test_the_lookups_input_kernel_equals_its_twin(weighted: bool) -> None:
         out_weights = torch.full((W * room,), -1.0)
         gather_lists_kernel[(T * W + 2, 2)](
             incoming.ids_N, incoming.ids_N if incoming.weights_N is None else incoming.weights_N, inputs.kjt.offsets(),
-            inputs.kjt.offsets(), out, out_weights, B, W, T, 3, room, W * room, 7, T_PADDED=4, SOURCES=False,
+            inputs.kjt.offsets(), out, out_weights, B, W, T, 3, room, W * room, 7, 0, T_PADDED=4, SOURCES=False,
             WEIGHTED=weighted, TILE=4,
         )  # fmt: skip
     assert torch.equal(out, expected.kjt.values())

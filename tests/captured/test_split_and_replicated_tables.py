@@ -103,7 +103,7 @@ def test_lists_of_split_tables_are_found_behind_the_own_ones() -> None:
         out, out_weights = torch.full_like(inputs.kjt.values(), -1), torch.full_like(inputs.kjt.weights(), -1.0)
         gather_lists_kernel[(4 * W + 2, 2)](
             ids, incoming.weights_N, inputs.kjt.offsets(), inputs._sources.places_TW, out, out_weights, B, W, 4, 3, 0,
-            out.numel(), 7, T_PADDED=4, SOURCES=True, WEIGHTED=True, TILE=4,
+            out.numel(), 7, 0, T_PADDED=4, SOURCES=True, WEIGHTED=True, TILE=4,
         )  # fmt: skip
     assert torch.equal(out, inputs.kjt.values())
     assert torch.equal(out_weights, inputs.kjt.weights())
