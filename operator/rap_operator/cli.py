@@ -107,7 +107,7 @@ def run(options: argparse.Namespace, stopping: threading.Event) -> int:
     api.calls = election.calls = exposition.request
     scraper.count = exposition.scrape
     if options.scrape_interval_seconds > 0:
-        planning = _replanner(options, controller, fetch)
+        planning = _replanner(options, controller, fetch, scraper)
         planning.count = exposition.replan
         exposition.replans_running(lambda: planning.num_running)
         controller.replan_with(planning)
@@ -191,8 +191,10 @@ def _client(options: argparse.Namespace) -> kubernetes.client.ApiClient:
     return kubernetes.client.ApiClient(configuration)
 
 
-def _replanner(options: argparse.Namespace, controller: Controller, fetch: Fetch) -> Replanner:
-    source = PrometheusSource(fetch, options.prometheus_url) if options.prometheus_url else PodSource(fetch)
+def _replanner(options: argparse.Namespace, controller: Controller, fetch: Fetch, scraper: Scraper) -> Replanner:
+    pods = PodSource(fetch)
+    pods.on_first = scraper.offer
+    source = PrometheusSource(fetch, options.prometheus_url) if options.prometheus_url else pods
     search = SearchLimits(deadline_s=options.search_seconds, memory_bytes=options.search_memory_mib << 20)
     limits = replanner.Options(
         max_switching=options.max_switching, interval_s=options.scrape_interval_seconds, search=search

@@ -1,4 +1,4 @@
-"""Reads what the trainers export: the first rank's /metrics of each running job, a few at a time.
+"""Reads what the trainers export: the first rank's /metrics of each running job, a few at a time, or as others read it.
 
 Remembers only since when the step has stood still; a restarted operator counts that anew, so it sees a stall
 later, never one that is not there.
@@ -61,6 +61,10 @@ class Scraper:
         self._known: dict[str, Telemetry] = {}
         self._reported_s: dict[str, float] = {}
         self._asked_s: dict[str, float] = {}
+        self._offered_s: dict[str, float] = {}
+        self._running: dict[str, Target] = {}
+        self._every_s = 0.0
+        """Between two questions of a job that has made a step, as far as they are the scraper's own."""
         self._budget = 1.0
         self._budget_s = clock()
         self.count: Callable[[str], None] = lambda outcome: None
@@ -75,20 +79,42 @@ class Scraper:
 
     def scrape_some(self, interval_s: float = INTERVAL_S) -> None:
         """The scrapes of one interval, of those first that waited the longest; forgets the jobs that no longer run."""
-        targets = list(self._targets())
-        uids = {target.uid for target in targets}
+        running = {target.uid: target for target in self._targets()}
         with self._lock:
-            for memory in (self._known, self._reported_s, self._asked_s):
-                for uid in memory.keys() - uids:
+            for memory in (self._known, self._reported_s, self._asked_s, self._offered_s):
+                for uid in memory.keys() - running.keys():
                     del memory[uid]
-            targets.sort(key=lambda target: self._asked_s.get(target.uid, -math.inf))
-            advanced = {uid: known.attempt for uid, known in self._known.items() if known.has_advanced}
-            others = [target for target in targets if advanced.get(target.uid) == target.attempt]
-            first = [target for target in targets if advanced.get(target.uid) != target.attempt]
+            self._running = running
+            self._every_s = max(interval_s, len(running) / MAX_SCRAPES_PER_S)
+            now_s = self._clock()
+            targets = sorted(running.values(), key=lambda target: self._asked_s.get(target.uid, -math.inf))
+            first = [target for target in targets if not self._has_advanced(target)]
+            lately_s = now_s - 2 * self._every_s
+            others = [
+                target
+                for target in targets
+                if self._has_advanced(target) and self._offered_s.get(target.uid, -math.inf) < lately_s
+            ]
             due = first[: _share(MAX_FIRST_SCRAPES_PER_S, interval_s)] + others[: _share(MAX_SCRAPES_PER_S, interval_s)]
-            self._asked_s |= dict.fromkeys((target.uid for target in due), self._clock())
+            self._asked_s |= dict.fromkeys((target.uid for target in due), now_s)
         for _ in self._pool.map(self._scrape, due):
             pass
+
+    def offer(self, uid: str, attempt: int, text: str) -> None:
+        """A page of the first rank's that was read for another purpose: of some it saves the scraper the reading.
+
+        Raises ValueError as `parse` does.
+        """
+        now_s = self._clock()
+        with self._lock:
+            target = self._running.get(uid)
+            if target is None or target.attempt != attempt:
+                return
+            self._offered_s[uid] = now_s
+            if self._has_advanced(target) and now_s - self._asked_s.get(uid, -math.inf) < self._every_s / 2:
+                return
+            self._asked_s[uid] = now_s
+        self._take(target, parse(text))
 
     def telemetry_of(self, subject: Subject) -> Telemetry | None:
         """The latest telemetry of a job, once with leave to report it in status when its turn has come."""
@@ -97,6 +123,10 @@ class Scraper:
             if telemetry is not None and telemetry.may_report:
                 self._known[subject.uid] = replace(telemetry, may_report=False)
             return telemetry
+
+    def _has_advanced(self, target: Target) -> bool:
+        known = self._known.get(target.uid)
+        return known is not None and known.attempt == target.attempt and known.has_advanced
 
     def _take_turn(self, uid: str) -> bool:
         now_s = self._clock()
@@ -117,6 +147,9 @@ class Scraper:
             LOG.debug("%s: %s", target.url, error)
             self.count("failed")
             values = None
+        self._take(target, values)
+
+    def _take(self, target: Target, values: Values | None) -> None:
         now_s = self._clock()
         with self._lock:
             before = self._known.get(target.uid)

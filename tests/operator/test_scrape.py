@@ -223,6 +223,52 @@ def test_another_plan_in_force_is_news_at_once() -> None:
     assert (found.plan_hash, trainers.news) == ("def456", [KEY])
 
 
+def test_a_page_read_for_another_purpose_is_taken_in_place_of_a_scrape() -> None:
+    trainers = Trainers()
+    for step in (10, 11):
+        trainers.scraped(page(step=step))
+    num_asked = len(trainers.outcomes)
+    trainers.now_s += 30
+    trainers.scraper.offer(UID, 1, page(step=12))
+    found = trainers.scraped(OSError("nobody should have asked"), after_s=1)
+    assert found is not None
+    assert (found.step, found.seen_at_s) == (12, trainers.now_s - 1)
+    assert trainers.outcomes[num_asked:] == ["done"]
+    again = trainers.scraped(page(step=13), after_s=120)  # nobody offers any more
+    assert again is not None
+    assert again.step == 13
+
+
+def test_of_pages_that_are_offered_often_some_are_taken() -> None:
+    trainers = Trainers()
+    for step in (10, 11):
+        trainers.scraped(page(step=step))
+    num_asked = len(trainers.outcomes)
+    for step in range(12, 72):
+        trainers.now_s += 1
+        trainers.scraper.offer(UID, 1, page(step=step))
+    assert len(trainers.outcomes) - num_asked == 60 // 15
+
+
+def test_a_page_of_another_attempt_or_of_a_job_that_is_not_running_is_not_taken() -> None:
+    trainers = Trainers()
+    trainers.scraped()
+    trainers.scraper.offer(UID, 2, page(step=99, attempt=2))
+    trainers.scraper.offer("uid-2", 1, page(step=99))
+    found = trainers.scraper.telemetry_of(SUBJECT)
+    assert found is not None
+    assert found.step == 10
+
+
+def test_an_attempt_without_a_step_yet_is_asked_whatever_others_read() -> None:
+    trainers = Trainers()
+    trainers.scraped()
+    trainers.scraper.offer(UID, 1, page())
+    found = trainers.scraped(page(step=11), after_s=1)
+    assert found is not None
+    assert found.has_advanced
+
+
 def test_the_first_step_of_an_attempt_is_news_at_once() -> None:
     trainers = Trainers()
     still = f"{metrics.ROWS_PER_SECOND.name} 0.0"

@@ -85,6 +85,26 @@ def test_metrics_that_cannot_be_used_decide_nothing_and_say_why(name: str) -> No
     assert found.state == STATE
 
 
+RARE_S = 150.0
+"""Between readings of one of thousands of jobs: longer than a window is."""
+
+
+def test_a_job_that_is_rarely_read_has_longer_windows() -> None:
+    rare = policy(stabilization_seconds=0)
+    few, enough = (verdict(policy=rare, readings=readings(count=count, every_s=RARE_S)) for count in (2, 3))
+    assert few.condition[:2] == ("Unknown", "WindowNotFull")
+    assert enough.record is not None
+    assert enough.record.reason == "WorkloadDrift"
+
+
+def test_a_rarely_read_job_has_no_window_over_a_reading_that_is_missing_and_is_not_stale_before_its_turn() -> None:
+    rare = policy(stabilization_seconds=0)
+    found = readings(count=12, every_s=RARE_S)
+    assert verdict(policy=rare, readings=(*found[:-2], found[-1])).condition[:2] == ("Unknown", "WindowNotFull")
+    assert verdict(policy=rare, readings=found, now_s=2000.0 + RARE_S).record is not None
+    assert verdict(policy=rare, readings=found, now_s=2000.0 + 3 * RARE_S).condition[1] == "MetricsStale"
+
+
 HELD: dict[str, tuple[dict[str, Any], str]] = {
     "steady": ({"readings": readings(lists={"cat": 20.0})}, "Steady"),
     "below the bound": ({"readings": readings(lists={"cat": 21.5})}, "Steady"),

@@ -1,7 +1,9 @@
-"""Reads all jobs' ranks again and again, evenly over a round, and keeps the last readings of each. Decides nothing.
+"""Reads all jobs' ranks again and again, spread over a round, and keeps the last readings of each. Decides nothing.
 
-Evenly, for the pages of a thousand jobs at once would hold the interpreter, and with it every pass, for a second. What it
-remembers is lost with the process; a new one waits for a full window before anything is decided.
+Spread, for the pages of a thousand jobs at once would hold the interpreter, and with it every pass, for a second; and in bursts by
+one thread, for a page read alone costs two to four times as much as one read after another (0.6 ms of CPU in bursts of 45, 0.9 of 9,
+2.1 alone, pages of 23 kB, measured 2026-11-30). What it remembers is lost with the process; a new one waits for a full window before
+anything is decided.
 """
 
 from __future__ import annotations
@@ -22,14 +24,18 @@ from rap_operator.replanning.values import Reading
 LOG = logging.getLogger(__name__)
 CONCURRENCY = 8
 TICK_S = 0.5
-MAX_LATE_TICKS = 4
+BURST_S = 5.0
+"""From one burst of readings to the next."""
+MAX_LATE_BURSTS = 2
 SWITCHING_EVERY_S = 5.0
 """A job that holds one of the few places to switch is read so often, however long a round of all jobs takes."""
-MAX_READS_PER_S = 18.0  # of ranks: 0.7 ms of CPU each (23 kB, measured 2026-11-30)
-# With many jobs fewer ranks of each are asked, at least the first: a longer round would be a hole in a window of 120 s.
+# Of ranks. With many jobs fewer ranks of each are asked, at least the
+# first; beyond 450 jobs each is read less often, and its windows are longer (`window.py`): what moves there moves in minutes.
+MAX_READS_PER_S = 9.0
 ROUND_S = 50.0
-MAX_TELLS_PER_S = 5.0  # passes cost CPU too
+MAX_TELLS_PER_S = 2.5  # passes cost CPU too, 0.6 to 1.7 ms
 MAX_READINGS = 400  # of a job, and none older than it can use: one is 2.2 kB, 400 of a thousand jobs 0.9 GB
+MIN_KEPT = 8  # readings, however old: of a job that is read rarely they make one window
 PATIENCE = 8  # rounds at most that a job which does not answer is left out
 TELL_EVERY_S = 15.0  # a job's pass is worth making so often; its windows are longer
 
@@ -62,7 +68,10 @@ class Reader:
         self._known: dict[str, _Known] = {}
         self._under_way: set[str] = set()
         self._round: deque[JobRanks] = deque()
-        self._round_s = self._hastened_s = self._turned_s = clock()
+        self._wanted: deque[JobRanks] = deque()
+        self._num_reading = 0
+        self._round_s = self._hastened_s = self._burst_s = clock()
+        self._budget = 0.0
         self.tell_every_s = self._news_every_s = TELL_EVERY_S
 
     def run(self, stopping: threading.Event, *, interval_s: float) -> None:
@@ -75,27 +84,37 @@ class Reader:
                 LOG.exception("a turn of readings")
 
     def turn(self, interval_s: float, tick_s: float) -> None:
-        """Begins the reads of one tick: of the jobs that switch if it is time, and of the next ones of the round."""
+        """Begins the reads that are due: of the jobs that switch, and of the next ones of the round."""
         now_s = self._clock()
         if now_s - self._hastened_s >= min(SWITCHING_EVERY_S, interval_s):
             self._hastened_s = now_s
             for job in self._switching():
-                self._begin(job)
+                self._want(job)
         if not self._round and now_s - self._round_s >= interval_s:
             self._round_s = now_s
             self._round.extend(self._due())
-        # By the time that has passed: turns come late on a busy machine, and a round that takes longer is a hole in windows.
-        budget = MAX_READS_PER_S * min(max(now_s - self._turned_s, tick_s), MAX_LATE_TICKS * tick_s)
-        self._turned_s = now_s
-        while self._round and budget > 0:
-            job = self._round.popleft()
-            budget -= len(job.ranks)
-            self._begin(job)
+        burst_s = max(min(BURST_S, interval_s), tick_s)
+        if now_s - self._burst_s >= burst_s:
+            # By the time that has passed: turns come late on a busy machine, and a round that takes longer is a hole in windows.
+            self._budget += MAX_READS_PER_S * min(now_s - self._burst_s, MAX_LATE_BURSTS * burst_s)
+            self._burst_s = now_s
+            while self._round and self._budget > 0:
+                job = self._round.popleft()
+                self._budget -= len(job.ranks)
+                self._want(job)
+            self._budget = min(self._budget, 0.0)  # what is left over is no leave to read more at once, a debt is paid
+        with self._lock:
+            if not self._wanted or self._num_reading == CONCURRENCY:
+                return
+            self._num_reading += 1  # one reads all, and another helps at each turn that finds some still waiting
+        self._pool.submit(self._read_wanted)
 
     def read_all(self) -> None:
         """One round at once, to its end."""
-        for _ in self._pool.map(self._read, self._due()):
-            pass
+        jobs = self._due()
+        for job, is_news in zip(jobs, self._pool.map(self._read, jobs), strict=True):
+            if is_news:
+                self._on_news(job.key)
 
     def _due(self) -> list[JobRanks]:
         """The jobs of a round. Those that no longer run are forgotten."""
@@ -122,35 +141,47 @@ class Reader:
             return False
         return True
 
-    def _begin(self, job: JobRanks) -> None:
+    def _want(self, job: JobRanks) -> None:
         """Unless the job's last read still goes on."""
         with self._lock:
-            if job.uid in self._under_way:
-                return
-            self._under_way.add(job.uid)
-        self._pool.submit(self._read_to_the_end, job)
+            if job.uid not in self._under_way:
+                self._under_way.add(job.uid)
+                self._wanted.append(job)
 
-    def _read_to_the_end(self, job: JobRanks) -> None:
-        try:
-            self._read(job)
-        except Exception:
-            LOG.exception("reading %s/%s", *job.key)
-        finally:
-            with self._lock:
-                self._under_way.discard(job.uid)
+    def _read_wanted(self) -> None:
+        """Until none waits; tells the news when all is read, so that passes do not cut in."""
+        news: list[Key] = []
+        while job := self._next():
+            try:
+                if self._read(job):
+                    news.append(job.key)
+            except Exception:
+                LOG.exception("reading %s/%s", *job.key)
+            finally:
+                with self._lock:
+                    self._under_way.discard(job.uid)
+        for key in news:
+            self._on_news(key)
 
-    def _read(self, job: JobRanks) -> None:
+    def _next(self) -> JobRanks | None:
+        with self._lock:
+            if self._wanted:
+                return self._wanted.popleft()
+            self._num_reading -= 1
+            return None
+
+    def _read(self, job: JobRanks) -> bool:
+        """Whether it is worth a pass."""
         reading = self._source.read(job)
         now_s = self._clock()
         with self._lock:
             known = self._known.setdefault(job.uid, _Known())
             is_other = not known.readings or known.readings[-1].plan != reading.plan
             known.readings.append(reading)
-            while reading.at_s - known.readings[0].at_s > job.keep_s:
+            while len(known.readings) > MIN_KEPT and reading.at_s - known.readings[0].at_s > job.keep_s:
                 known.readings.popleft()
             known.silent = 0 if reading.pages else known.silent + 1
             known.skip = min(2 ** min(known.silent - 1, 8) - 1, PATIENCE) if known.silent else 0
             is_news = now_s - known.told_s >= self._news_every_s or is_other or job.is_switching or bool(reading.error)
             known.told_s = now_s if is_news else known.told_s
-        if is_news:
-            self._on_news(job.key)
+        return is_news

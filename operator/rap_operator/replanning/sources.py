@@ -32,13 +32,18 @@ class PodSource:
 
     def __init__(self, fetch: Fetch, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._fetch, self._clock = fetch, clock
+        self.on_first: Callable[[str, int, str], None] = lambda uid, attempt, text: None
+        """Told what the first rank of a job said to whoever asked for this attempt."""
 
     def read(self, job: JobRanks) -> Reading:
         pages: list[RankPage] = []
         error = ""
         for rank in job.ranks:
             try:
-                pages.append(rank_page(rank.rank, samples_of(self._fetch(rank.url))))
+                text = self._fetch(rank.url)
+                pages.append(rank_page(rank.rank, samples_of(text)))
+                if rank.rank == 0:
+                    self.on_first(job.uid, job.attempt, text)
             except (OSError, ValueError) as reason:
                 error = f"rank {rank.rank} ({rank.pod}): {_short(reason)}"
                 break  # one that is missing makes the reading useless; a hanging job must not hold the others up

@@ -1,12 +1,14 @@
 """From readings to a full window, or to the reason why there is none. Pure.
 
 Full means: readings of one attempt and one plan over the whole length, without a hole, after stabilisation; counters
-only rise; every number is finite. Anything else is said and nothing is decided.
+only rise; every number is finite. Anything else is said and nothing is decided. What a hole is depends on how often the
+job is read: one of thousands is read less often than half its window, and its windows are longer then.
 """
 
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
@@ -17,7 +19,9 @@ from rap_operator.replanning.values import RankPage, Reading, Seen, Unusable, Wi
 
 MIN_READINGS = 3  # two differences: one could be a fluke of a scrape
 HOLE = 0.5  # of the window: a longer pause between readings is a hole
+LATE = 1.5  # of the usual pause between readings: a reader that is busy comes late
 STALE_S = 90.0  # three scrapes at the default interval
+RECENT = 8  # readings that tell the usual pause, broken ones included
 
 
 def reduced(policy: Replanning, seen: Seen, *, plan: str | None, since_s: float | None) -> Window | Unusable:
@@ -36,20 +40,19 @@ def reduced(policy: Replanning, seen: Seen, *, plan: str | None, since_s: float 
     if reported is None or (plan is not None and reported != plan):
         hashes = sorted({page.plan or "the default" for page in newest.pages})
         return Unusable(reason="OtherPlan", message=f"ranks report {', '.join(hashes)}, expected {plan or 'one plan'}")
+    pace_s = _pace(seen.readings)
     # What is older than a stabilisation and two windows makes no difference any more.
-    alike, is_all = _alike(
-        seen.readings, reported, since_s=newest.at_s - policy.stabilization_seconds - 2 * policy.window_seconds
-    )
+    span_s = policy.stabilization_seconds + max(2 * policy.window_seconds, LATE * MIN_READINGS * pace_s)
+    alike, is_all = _alike(seen.readings, reported, since_s=newest.at_s - span_s)
     began_s = alike[0].at_s if not is_all or since_s is None else min(alike[0].at_s, seen.now_s - since_s)
     stable_s = began_s + policy.stabilization_seconds
     left_s = stable_s + policy.window_seconds - newest.at_s
     if newest.at_s < stable_s:
         return Unusable(reason="Stabilizing", message="measurements right after a start or a switch", wait_s=left_s)
-    begin_s = max(newest.at_s - policy.window_seconds - _step(alike), stable_s)
-    inside = [reading for reading in alike if reading.at_s >= begin_s]
+    inside = [reading for reading in alike if reading.at_s >= stable_s]
     while len(inside) > MIN_READINGS and newest.at_s - inside[1].at_s >= policy.window_seconds:
         inside.pop(0)
-    if not _is_full(inside, policy):
+    if not _is_full(inside, policy, hole_s=max(policy.window_seconds * HOLE, LATE * pace_s)):
         wait_s = max(left_s, policy.window_seconds / 8)
         message = f"no {policy.window_seconds} s of readings without a hole yet"
         return Unusable(reason="WindowNotFull", message=message, wait_s=wait_s)
@@ -66,7 +69,7 @@ def _before(readings: Sequence[Reading], first: Reading) -> Reading:
 
 def _trouble(newest: Reading, seen: Seen, policy: Replanning) -> Unusable | None:
     age_s = seen.now_s - newest.at_s
-    if age_s > max(STALE_S, policy.window_seconds * HOLE) or age_s < 0:
+    if age_s > max(STALE_S, policy.window_seconds * HOLE, 2 * _pace(seen.readings)) or age_s < 0:
         return Unusable(reason="MetricsStale", message=f"the newest reading is {age_s:.0f} s old")
     if not newest.pages:
         return Unusable(reason="NoMetrics", message=newest.error or "no rank answered")
@@ -96,18 +99,17 @@ def _alike(readings: Sequence[Reading], plan: str, *, since_s: float) -> tuple[l
     return found[::-1], True
 
 
-def _step(readings: Sequence[Reading]) -> float:
-    """Mean time between readings: how far a window's first reading may lie before its begin."""
-    if len(readings) < 2:
-        return 0.0
-    return (readings[-1].at_s - readings[0].at_s) / (len(readings) - 1)
+def _pace(readings: Sequence[Reading]) -> float:
+    """The usual time between two readings lately, whether ranks answered or not; 0: unknown."""
+    recent = readings[-RECENT:]
+    return statistics.median(late.at_s - early.at_s for early, late in pairwise(recent)) if len(recent) > 2 else 0.0
 
 
-def _is_full(inside: Sequence[Reading], policy: Replanning) -> bool:
+def _is_full(inside: Sequence[Reading], policy: Replanning, *, hole_s: float) -> bool:
     if len(inside) < MIN_READINGS or inside[-1].at_s - inside[0].at_s < policy.window_seconds:
         return False
     gaps = [late.at_s - early.at_s for early, late in pairwise(inside)]
-    return max(gaps) <= policy.window_seconds * HOLE and min(gaps) >= 0
+    return max(gaps) <= hole_s and min(gaps) >= 0
 
 
 def _reduce(inside: Sequence[Reading], *, stall_from: Reading) -> Window | Unusable:
@@ -181,12 +183,14 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def _means(readings: Sequence[Reading], part: Callable[[RankPage], Mapping[str, float]]) -> dict[str, float]:
-    found: dict[str, list[float]] = {}
+    sums: dict[str, float] = {}
+    numbers: dict[str, int] = {}
     for reading in readings:
         for page in reading.pages:
             for name, value in part(page).items():
-                found.setdefault(name, []).append(value)
-    return {name: sum(values) / len(values) for name, values in found.items()}
+                sums[name] = sums.get(name, 0.0) + value
+                numbers[name] = numbers.get(name, 0) + 1
+    return {name: total / numbers[name] for name, total in sums.items()}
 
 
 def _workload(readings: Sequence[Reading]) -> dict[str, Load]:
