@@ -85,6 +85,9 @@ class Telemetry:
     samples_per_second: float | None = None
     exposed_percent: float | None = None
     freshness_s: float | None = None
+    """Of half of the rows trained since the scrape before, at most; with no row since, of those before."""
+    freshness_counts: tuple[tuple[float, float], ...] = ()
+    """Rows of each age and less, seconds and number, over the attempt's life: what the next scrape counts from."""
     lag_records: float | None = None
     plan_hash: str = ""
     may_report: bool = False

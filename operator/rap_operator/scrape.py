@@ -187,6 +187,10 @@ def telemetry(values: Values, before: Telemetry | None, target: Target, now_s: f
     is_first = before is None
     checkpoint_at_s = values.first(metrics.CHECKPOINT_TIME_SECONDS.name)
     exposed = values.first(metrics.EXPOSED_RATIO.name)
+    counts = values.counts(metrics.FRESHNESS_SECONDS.name)
+    freshness_s = median(counts, before.freshness_counts if before is not None else ())
+    if freshness_s is None and before is not None:
+        freshness_s = before.freshness_s
     return Telemetry(
         attempt=target.attempt,
         progress_at_s=now_s if is_first or has_advanced or before is None else before.progress_at_s,
@@ -197,7 +201,8 @@ def telemetry(values: Values, before: Telemetry | None, target: Target, now_s: f
         step=step,
         samples_per_second=values.first(metrics.ROWS_PER_SECOND.name),
         exposed_percent=None if exposed is None else 100.0 * exposed,
-        freshness_s=values.median(metrics.FRESHNESS_SECONDS.name),
+        freshness_s=freshness_s,
+        freshness_counts=counts,
         lag_records=values.total(metrics.PENDING_RECORDS.name),
         plan_hash=values.label(metrics.PLAN_INFO.name, "plan"),
         may_report=before is not None and before.may_report,
@@ -224,19 +229,26 @@ class Values:
         """A label of the series that is 1."""
         return next((s.labels.get(label, "") for s in self.samples.get(name, ()) if s.value == 1.0), "")
 
-    def median(self, name: str) -> float | None:
-        """The median of a histogram over its life, interpolated in its bucket."""
-        buckets = sorted((float(s.labels["le"]), s.value) for s in self.samples.get(f"{name}_bucket", ()))
-        if not buckets or buckets[-1][1] == 0:
-            return None
-        half, low_s, below = buckets[-1][1] / 2, 0.0, 0.0
-        for high_s, count in buckets:
-            if count >= half:
-                if math.isinf(high_s):
-                    return low_s
-                return low_s + (high_s - low_s) * (half - below) / max(count - below, 1e-9)
-            low_s, below = high_s, count
+    def counts(self, name: str) -> tuple[tuple[float, float], ...]:
+        """The bounds of a histogram's buckets and how many values are within each, cumulative."""
+        return tuple(sorted((float(s.labels["le"]), s.value) for s in self.samples.get(f"{name}_bucket", ())))
+
+
+def median(counts: tuple[tuple[float, float], ...], before: tuple[tuple[float, float], ...] = ()) -> float | None:
+    """The median of what a histogram counts since `before`, interpolated in its bucket; None: nothing came."""
+    if [bound for bound, _ in counts] == [bound for bound, _ in before]:
+        risen = tuple((bound, late - early) for (bound, late), (_, early) in zip(counts, before, strict=True))
+        counts = counts if any(number < 0 for _, number in risen) else risen
+    if not counts or counts[-1][1] == 0:
         return None
+    half, low_s, below = counts[-1][1] / 2, 0.0, 0.0
+    for high_s, count in counts:
+        if count >= half:
+            if math.isinf(high_s):
+                return low_s
+            return low_s + (high_s - low_s) * (half - below) / max(count - below, 1e-9)
+        low_s, below = high_s, count
+    return None
 
 
 _BUCKET = f"{metrics.FRESHNESS_SECONDS.name}_bucket"

@@ -76,6 +76,25 @@ def test_the_numbers_of_a_page_are_read() -> None:
     assert (found.checkpoint_at_s, found.plan_hash) == (1000, "abc123")
 
 
+def test_freshness_is_of_the_rows_since_the_last_scrape_and_not_of_a_backlog_long_trained() -> None:
+    def old_and_new(old: float, new: float, step: float) -> str:
+        name = f"{metrics.FRESHNESS_SECONDS.name}_bucket"
+        buckets = {"1.0": new, "60.0": new, "3600.0": old + new, "+Inf": old + new}
+        lines = "".join(f'{name}{{le="{bound}"}} {count}\n' for bound, count in buckets.items())
+        return f"{metrics.STEP.name} {step}\n{metrics.ATTEMPT.name} 1\n{lines}"
+
+    trainers = Trainers()
+    found = [
+        trainers.scraped(old_and_new(*numbers))
+        for numbers in ((1000, 0, 1), (1000, 10, 2), (1000, 10, 2), (0, 5, 3), (0, 5, 4))
+    ]
+    fresh_s = [each.freshness_s for each in found if each is not None]
+    assert fresh_s == [
+        pytest.approx(1830.0),
+        *[pytest.approx(0.5)] * 4,
+    ]  # no row is no news; counters that fell begin anew
+
+
 def test_progress_is_when_the_step_last_advanced() -> None:
     trainers = Trainers()
     first = trainers.scraped()
