@@ -135,7 +135,7 @@ def test_good_lines_survive_and_bad_ones_are_dead_letters(
         assert sorted(rows_of(sources, 4)[0]) == [0, 2, 3, 5]
         until(sources, lambda: sources[0].counts().messages == 5, "the rest")
         until(sources, lambda: sum(sources[0].counts().bad_rows.values()) == 3, "the bad ones")
-        sources[0].positions()
+        sources[0].settle()
         counts = sources[0].counts()
         assert counts.empty_messages == 2
         assert counts.dead_letters == {"topic": 3, "file": 0}
@@ -178,7 +178,7 @@ def test_dead_letters_go_to_the_directory_while_the_topic_is_missing(
     letters = {"topic": "no-such-topic", "path": str(tmp_path / "dead")}
     with ranks(spec(kafka_broker, topic, tmp_path, deadLetter=letters)) as sources:
         rows_of(sources, 9)
-        sources[0].positions()
+        sources[0].settle()
         assert sources[0].counts().dead_letters == {"topic": 0, "file": 1}
     (line,) = next((tmp_path / "dead").iterdir()).read_text().splitlines()
     letter = json.loads(line)

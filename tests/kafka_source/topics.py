@@ -212,6 +212,7 @@ class Training:
             batches = step(sources)
             self._step += 1
             for source, batch, ledger in zip(sources, batches, self._ledgers, strict=True):
+                source.settle()  # as if a checkpoint followed each step
                 positions = source.positions()
                 ledger.step(self._step, batch.num_rows, positions)
                 self.positions |= positions

@@ -40,12 +40,12 @@ def test_rows_read_ahead_but_never_taken_leave_no_letter(tmp_path: Path) -> None
     assert letters(dead) == [("a.parquet", 2)]
 
 
-def test_letters_of_rows_before_a_checkpoint_are_on_disk_when_its_positions_are_asked(tmp_path: Path) -> None:
+def test_letters_of_rows_before_a_checkpoint_are_on_disk_when_it_may_follow(tmp_path: Path) -> None:
     write(tmp_path / "events", "a.parquet", table(0, 50, bad=[2]))
     dead = tmp_path / "dead"
     with ranks(job(tmp_path / "events", batch_rows=5, deadLetter={"path": str(dead)})) as sources:
         train(sources, max_steps=1)
-        sources[0].positions()
+        sources[0].settle()
         assert letters(dead) == [("a.parquet", 2)]
 
 

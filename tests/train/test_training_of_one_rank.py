@@ -249,6 +249,22 @@ def test_a_monitored_source_hears_of_every_complete_checkpoint(
     assert [position.offset for position in heard[-1].values()] == [FINISHED, FINISHED]
 
 
+def test_a_step_waits_for_nothing_to_be_kept_but_a_checkpoint_does(
+    tmp_path: Path, events: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settled: list[int] = []
+
+    class Settling(FileSource):
+        def settle(self) -> None:
+            settled.append(1)
+            super().settle()
+
+    monkeypatch.setenv(ENV_LEDGER, str(tmp_path / "ledger"))
+    monkeypatch.setattr("rap_trainer.train.FileSource", Settling)
+    run(tmp_path, events, trainer__maxSteps=3, checkpoint__intervalSeconds=3600)
+    assert settled == [1], "for the checkpoint at the end"
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there are GPUs")
 def test_a_job_that_wants_gpus_where_there_are_none_is_refused(tmp_path: Path, events: Path) -> None:
     with pytest.raises(InvalidDocument, match="has no GPU: 0 found"):
@@ -275,10 +291,10 @@ def test_a_source_that_knows_its_lag_has_it_shown(
 def test_a_source_that_cannot_keep_what_it_must_at_a_checkpoint_ends_the_run_with_its_own_word(
     tmp_path: Path, events: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(source: FileSource) -> Positions:
+    def refuse(source: FileSource) -> None:
         raise SourceError("bad records cannot be kept: Connection refused; hint: mend it")
 
-    monkeypatch.setattr(FileSource, "positions", refuse)
+    monkeypatch.setattr(FileSource, "settle", refuse)
     ending, recorder = run(tmp_path, events, trainer__maxSteps=3)
     assert ending.code == ExitCode.INVALID  # and not PEER_LOST, whatever words the reason has
     assert ending.reason.startswith("bad records cannot be kept")

@@ -134,6 +134,9 @@ class ReadySource:
     def positions(self) -> Positions:
         return {}
 
+    def settle(self) -> None:
+        """No row is bad."""
+
     def close(self) -> None:
         """Nothing to stop."""
 

@@ -117,7 +117,7 @@ class Loop:
                     continue
                 if decision.failure:
                     return self._failed(decision.failure)
-                positions = tools.source.positions() if decision.checkpoint else {}
+                positions = self._settled() if decision.checkpoint else {}
                 raw_shares = decision.shares
             upcoming = self._prepare(raw_shares)
             self._train(self._pending)
@@ -253,6 +253,11 @@ class Loop:
             self._failure = Ending(code=ExitCode.DIVERGED, reason=str(divergence))
         return divergence is None
 
+    def _settled(self) -> Positions:
+        """For a checkpoint, of the rows taken so far. Raises SourceError."""
+        self._tools.source.settle()
+        return self._tools.source.positions()
+
     def _save(self, positions: Positions) -> None:
         saving = self._tools.saving
         self._tools.runtime.synchronise_state()
@@ -290,7 +295,7 @@ class Loop:
         self._note(tools.saving.writer.wait())
         failure = self._agreed_failure()
         if not failure and tools.saving.is_new(self.step):
-            self._save(tools.source.positions())
+            self._save(self._settled())
             written = tools.saving.writer.wait()
             self._note(written)
             if written is not None and isinstance(written.error, WriteFailed):

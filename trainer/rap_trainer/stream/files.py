@@ -139,12 +139,15 @@ class FileSource:
         are not in the first rank's.
         """
         waiting = {name: Position(record.first_row, record.order) for name, record in self._reader.catalogued().items()}
-        self._bad.flush()  # a checkpoint may follow: its bad rows are not seen again
         positions = {**waiting, **self._positions}
         if self._discovery is not None:
             present = self._discovery.present
             positions = {n: p for n, p in positions.items() if p.offset != FINISHED or n in present}
         return positions
+
+    def settle(self) -> None:
+        """Bad rows are with the operating system when it returns."""
+        self._bad.flush()
 
     def counts(self) -> FileCounts:
         """Totals since this source began; nothing on ranks but the first, which see the same rows."""

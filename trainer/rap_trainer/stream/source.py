@@ -12,7 +12,7 @@ if TYPE_CHECKING:  # reader processes come here too, and do without torch
 
 
 class Offer(NamedTuple):
-    """What one rank could train next; ranks exchange offers before each step. A tuple: it is made many times a step."""
+    """What one rank could train next; ranks exchange offers before each step."""
 
     rows: int
     """Rows this rank can deliver at once, at most what a full step takes."""
@@ -41,6 +41,9 @@ class Source(Protocol):
 
     def positions(self) -> Positions:
         """Where this rank's part of the stream stands after all rows taken so far."""
+
+    def settle(self) -> None:
+        """Keeps the bad rows among those for good: a checkpoint follows, after which they are not seen again. Raises SourceError."""
 
     def close(self) -> None:
         """Stops readers; idempotent."""

@@ -186,11 +186,14 @@ class KafkaSource:
 
     def positions(self) -> Positions:
         """Per partition of this rank: the next message, and row in it, that is not taken."""
-        self._bad.flush()  # a checkpoint may follow: its bad rows are not seen again
         begun = {unit_of(self._kafka.topic, p): Position(*place) for p, place in self._feeds.begun().items()}
         topic_id = self._feeds.topic_id
         identity = {identity_unit(self._kafka.topic, topic_id): Position(0)} if topic_id else {}
         return {**identity, **begun, **self._positions}
+
+    def settle(self) -> None:
+        """Brokers, or the directory, have all dead letters when it returns. Raises SourceError."""
+        self._bad.flush()
 
     def saved(self, positions: Positions) -> None:
         """Commits to the consumer group what a checkpoint holds, for monitoring."""
