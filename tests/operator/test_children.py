@@ -22,6 +22,27 @@ def test_a_new_job_runs_with_its_service_configs_budget_and_one_job() -> None:
     }
 
 
+def test_every_child_says_whose_it_is_and_of_which_generation_attempt_and_plan(world: World) -> None:
+    job = world.cluster.of("RAPJob")[0]
+    uid = job["metadata"]["uid"]
+    world.cluster.change("RAPJob", job, status={"plan": {"hash": "feedbeef"}})
+    world.edit(trainer={"nodes": 3})
+    kinds = ("Service", "ConfigMap", "ConfigMap", "PodDisruptionBudget", "Job")
+    children = [item for kind in dict.fromkeys(kinds) for item in world.cluster.of(kind)]
+    assert len(children) == len(kinds)
+    for item in children:
+        (owner,) = item["metadata"]["ownerReferences"]
+        assert (owner["uid"], owner["controller"], owner["blockOwnerDeletion"]) == (uid, True, True)
+        assert item["metadata"]["labels"]["rap.dev/job-uid"] == uid
+        assert item["metadata"]["annotations"]["rap.dev/generation"] in ("1", "2")
+    (attempt,) = world.cluster.of("Job")
+    assert attempt["metadata"]["annotations"]["rap.dev/generation"] == "2"
+    assert attempt["metadata"]["annotations"]["rap.dev/plan-hash"] == "feedbeef"
+    assert [pod["metadata"]["labels"]["rap.dev/attempt"] for pod in world.pods] == ["2", "2", "2"]
+    service = world.cluster.of("Service")[0]["spec"]
+    assert (service["clusterIP"], service["publishNotReadyAddresses"]) == ("None", True)
+
+
 def test_creation_to_running_costs_at_most_twelve_requests() -> None:
     world = World()
     world.apply()

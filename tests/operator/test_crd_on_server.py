@@ -107,7 +107,20 @@ def test_a_whole_status_survives_the_schema(on_server: OnServer) -> None:
 def test_kubectl_sees_a_job_as_people_do(on_server: OnServer) -> None:
     kubectl = on_server.cluster.kubectl
     on_server.create(rapjob())
-    assert "PHASE" in kubectl("get", "rj", "-n", on_server.namespace)
+    metrics = {"samplesPerSecond": 80_000.5, "exposedPercent": 2.5, "freshnessSeconds": 1.5, "lagRecords": 1200}
+    status = {
+        "phase": "Running",
+        "ready": "2/2",
+        "plan": {"hash": "feedbeef"},
+        "restarts": {"total": 3},
+        "metrics": metrics,
+    }
+    on_server.api.patch(f"{on_server.path}/clicks/status", {"status": status})
+    header, line = kubectl("get", "rj", "-n", on_server.namespace).splitlines()
+    assert header.split() == [
+        *("NAME", "PHASE", "READY", "SAMPLES/S", "EXPOSED%", "FRESHNESS", "LAG", "PLAN", "RESTARTS", "AGE")
+    ]
+    assert line.split()[:-1] == ["clicks", "Running", "2/2", "80000.5", "2.5", "1.5", "1200", "feedbeef", "3"]
     assert "clicks" in kubectl("get", "rap", "-n", on_server.namespace)
     kubectl("scale", "rj/clicks", "--replicas=5", "-n", on_server.namespace)
     assert on_server.api.get(f"{on_server.path}/clicks")["spec"]["trainer"]["nodes"] == 5

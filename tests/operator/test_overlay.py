@@ -106,6 +106,15 @@ def test_gpus_are_asked_for() -> None:
     assert container["resources"] == {"limits": {"nvidia.com/gpu": 8}}
 
 
+def test_ranks_of_a_node_share_memory_and_pods_are_spread_over_nodes() -> None:
+    pod = job()["spec"]["template"]["spec"]
+    (mount,) = (mount for mount in pod["containers"][0]["volumeMounts"] if mount["mountPath"] == "/dev/shm")
+    assert {"name": mount["name"], "emptyDir": {"medium": "Memory"}} in pod["volumes"]
+    (spread,) = pod["topologySpreadConstraints"]
+    assert (spread["topologyKey"], spread["whenUnsatisfiable"]) == ("kubernetes.io/hostname", "ScheduleAnyway")
+    assert spread["labelSelector"] == {"matchLabels": {"rap.dev/job-uid": "0a1b2c3d-0000"}}
+
+
 def test_labels_of_ours_win_over_the_users() -> None:
     overlay = {"metadata": {"labels": {"rap.dev/attempt": "77", "team": "ads"}}}
     labels = job(trainer={"nodes": 2, "podTemplate": overlay})["spec"]["template"]["metadata"]["labels"]

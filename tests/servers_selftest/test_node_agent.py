@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from node_agent.agent import NodeAgent
-from servers.kube_api import KubeApi
+from rap_contract.status import time_s
+from servers.kube_api import KubeApi, Object
 from servers.kubernetes_cluster import KubernetesCluster
 from servers.processes import is_listening
 from servers.waiting import wait_until
@@ -54,6 +55,26 @@ def test_pods_listen_on_the_same_port_and_see_the_servers_of_this_machine(
     for path in [create_pod(api, namespace, spec, name) for name in ("a", "b")]:
         wait_until(partial(_is_ready, api, path), limit_s=60, what=f"{path} to be ready")
         assert is_listening(8000, api.get(path)["status"]["podIP"])
+
+
+def test_a_slow_node_starts_its_pods_late_and_the_other_does_not(
+    kubernetes_cluster: KubernetesCluster, namespace: str, node_agent: NodeAgent
+) -> None:
+    api, delay_s = kubernetes_cluster.api, 4.0
+    slow, other = node_agent.node_names
+    node_agent.slow_node(slow, start_delay_s=delay_s)
+    try:
+        paths = [create_pod(api, namespace, pod_spec("sleep 1000", nodeName=node), node) for node in (slow, other)]
+        late, prompt = (wait_phase(api, path, "Running") for path in paths)
+    finally:
+        node_agent.slow_node(slow, start_delay_s=0.0)
+    waited_s = started_s(late) - time_s(late["metadata"]["creationTimestamp"])
+    assert waited_s >= delay_s - 1  # the server's times are of whole seconds
+    assert started_s(prompt) <= started_s(late)
+
+
+def started_s(pod: Object) -> float:
+    return time_s(pod["status"]["containerStatuses"][0]["state"]["running"]["startedAt"])
 
 
 def test_a_changed_configmap_reaches_a_running_pod(
