@@ -136,5 +136,5 @@ def test_alerts_become_a_rule_with_labels_of_the_users(tmp_path: Path) -> None:
 def test_the_notes_say_the_next_three_commands() -> None:
     notes = (CHART / "templates" / "NOTES.txt").read_text()
     commands = [line.split()[0] for line in notes.splitlines() if line.startswith("  ")]
-    assert len(commands) == 4  # three are shown: one of two depends on test.enabled
+    assert len(commands) == 5  # three are shown: one of two depends on test.enabled, the last on rbac.create
     assert set(commands) == {"kubectl", "helm"}
