@@ -74,7 +74,7 @@ class Held:
     rate: float
     reports: Sequence[Mapping[str, Any]]
     samples: Sequence[Sample]
-    """Once a second while events came, and one when all were trained."""
+    """Before the producer started, once a second while it ran, and one when all rows were trained."""
 
     @property
     def trained_per_s(self) -> float:
@@ -128,8 +128,8 @@ class Trainer:
         rows = int(rate * seconds)
         with _producer(self._cluster, self._topic, rows, int(rate)) as producer:
             while producer.poll() is None:
-                time.sleep(1.0)
                 samples.append(self._sample())
+                time.sleep(1.0)
         during = self._reports[before:]
         begin = next(i for i, report in enumerate(during) if report["rows_per_s"] > 0)  # the producer has started
         target = samples[0].ages[float("inf")] + rows
