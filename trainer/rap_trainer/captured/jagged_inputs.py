@@ -59,17 +59,17 @@ def gather_lists_kernel(
     C,
     N,
     tail_rows,
-    first,
+    skipped,
     T_PADDED: tl.constexpr,
     SOURCES: tl.constexpr,
     WEIGHTED: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """Grid: (T * W - first + some, programs a segment). Segment (t, w): rank w's ids of feature t; the last ones: what is no id.
+    """Grid: (T * W - skipped + some, programs a segment). Segment (t, w): rank w's ids of feature t; the last ones: what is no id.
 
     Without SOURCES a block's features are those looked up, so a feature's place follows from the lengths of those before.
     """
-    segment = first + tl.program_id(0)
+    segment = skipped + tl.program_id(0)
     R = W * B + S
     lane = tl.program_id(1) * TILE + tl.arange(0, TILE)
     step = tl.num_programs(1) * TILE
@@ -77,7 +77,7 @@ def gather_lists_kernel(
         filled = tl.load(offsets_ptr + T * R - S)
         place = filled + (segment - T * W) * step + lane
         room = tl.cast(N, tl.int64)
-        step *= first + tl.num_programs(0) - T * W
+        step *= skipped + tl.num_programs(0) - T * W
         while tl.min(place, 0) < room:
             tl.store(out_ptr + place, (place - filled) % tail_rows, mask=place < room)
             if WEIGHTED:
@@ -219,8 +219,8 @@ class JaggedInputs:
         W, B, T, S = self._sizes
         ids, weights_N = self._incoming.ids_N, self._incoming.weights_N
         values, weights = self.kjt.values(), self.kjt.weights_or_none()
-        first = T * W if self._in_place else 0
-        gather_lists_kernel[(T * W - first + REST_SEGMENTS, PROGRAMS_PER_SEGMENT)](
+        skipped = T * W if self._in_place else 0
+        gather_lists_kernel[(T * W - skipped + REST_SEGMENTS, PROGRAMS_PER_SEGMENT)](
             ids,
             ids if weights_N is None else weights_N,
             self._offsets,
@@ -234,7 +234,7 @@ class JaggedInputs:
             ids.numel() // W,
             values.numel(),
             self._tail_rows,
-            first,
+            skipped,
             T_PADDED=triton.next_power_of_2(T),
             SOURCES=self._sources is not None,
             WEIGHTED=weights is not None,
