@@ -56,7 +56,7 @@ def stages(*, gpus: int, seconds: float, folder: Path) -> list[Stage]:
     if several:
         most, beside = several[-1], min(4, several[-1])
         found.append(Stage("steps of 2 nodes", time_s["nodes"], steps(most, folder, time_s["nodes"], nodes=2)))
-        found.append(Stage(f"drift on {beside}", time_s["drift"], drift(beside, time_s["drift"])))
+        found.append(Stage(f"drift on {beside}", time_s["drift"], drift(beside)))
         found.append(Stage("resize", time_s["resize"], (sys.executable, str(HERE / "resize_bench.py"))))
     return found
 
@@ -83,18 +83,9 @@ def prediction(gpus: int, limit_s: float) -> tuple[str, ...]:
     return (*torchrun(gpus), str(HERE / "planning_bench.py"), *options)
 
 
-def drift(gpus: int, limit_s: float) -> tuple[str, ...]:
+def drift(gpus: int) -> tuple[str, ...]:
     """A drift of list lengths and a neighbour under the operator's decision, and what a switch costs."""
-    options = (
-        "--plan",
-        "4",
-        "--batch",
-        str(BATCH),
-        "--profile-seconds",
-        str(max(2, round(limit_s / 12))),
-        "--scale",
-        "60",
-    )
+    options = ("--plan", "4", "--batch", str(BATCH), "--scale", "60")
     return (*torchrun(gpus), str(HERE / "drift_bench.py"), *options)
 
 
