@@ -48,7 +48,7 @@ class Replanning(Model):
     """Shortest time between two switches, and between two searches that found nothing better."""
     max_per_day: int = Field(default=12, ge=1, le=1000)
     """Most switches in 24 hours, returns not counted."""
-    threshold: Share = 0.035
+    threshold: Share = 0.02
     """Smallest predicted gain, as a share of the step."""
     hysteresis: Share = 0.02
     """How far below its bound a trigger must fall before it may fire again."""

@@ -265,6 +265,8 @@ class Replans(StatusModel):
     """Triggers that have led to a search and have not calmed down since."""
     over_since: Time | None = None
     """Since when a trigger has been over its bound."""
+    restless_since: Time | None = None
+    """Since when data or machine have changed within each window."""
     catching_up: bool = False
     """The stream has been further behind than `maxLagSeconds`, and is not yet back within a tenth of it."""
     searched_at: Time | None = None

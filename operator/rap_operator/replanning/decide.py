@@ -39,6 +39,8 @@ def _anchored(state: Replans, now_s: float) -> Replans:
         state = state.model_copy(update={"searched_at": time_text(now_s)})
     if state.over_since is not None and time_s(state.over_since) > now_s:
         state = state.model_copy(update={"over_since": time_text(now_s)})
+    if state.restless_since is not None and time_s(state.restless_since) > now_s:
+        state = state.model_copy(update={"restless_since": time_text(now_s)})
     change = state.change
     if change is not None and time_s(change.since) > now_s:
         state = state.model_copy(update={"change": change.model_copy(update={"since": time_text(now_s)})})

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from rap_contract.operations import Replanning
 from rap_contract.status import ReplanRecord, Replans, time_s
 
-from rap_operator.replanning import blackout, triggers
+from rap_operator.replanning import blackout
 from rap_operator.replanning.triggers import MANDATORY, Trigger
 from rap_operator.replanning.values import Proposal, Window
 
@@ -15,6 +15,10 @@ DAY_S = 86_400.0
 # What searches that go on failing lack (a profile, memory) is for a person to bring, most often by another spec and so
 # another attempt. Each try is a write to the API server: a thousand jobs without a profile make 17 a minute.
 FAILED_AGAIN_S = 3600.0
+TURNS_S, MAX_DOUBLINGS = (
+    7200.0,
+    3,
+)  # in 30 simulated days of a diurnal drift two of 130 switches were turns within so long
 CAUGHT_UP = 0.1  # of maxLagSeconds: a backlog that was over it once is worked off only then
 
 
@@ -27,11 +31,8 @@ class Held:
     wait_s: float | None = None
 
 
-def before_search(policy: Replanning, state: Replans, window: Window, trigger: Trigger, now_s: float) -> Held | None:
-    """What makes a search pointless now."""
-    still = triggers.unsteady(policy, window)
-    if still:
-        return Held(reason="Unsteady", message=still)
+def before_search(policy: Replanning, state: Replans, trigger: Trigger, now_s: float) -> Held | None:
+    """What makes a search of a window that is steady pointless now."""
     held = _window_of_time(policy, now_s) or _holding(policy, state, trigger, now_s)
     if held is not None:
         return held
@@ -64,7 +65,7 @@ def after_failure(
 
 def before_switch(policy: Replanning, state: Replans, proposal: Proposal, window: Window, now_s: float) -> Held | None:
     """What makes a found plan no better than the one in force."""
-    gain, bound = proposal.gain_ratio, policy.threshold
+    gain, bound = proposal.gain_ratio, asked_for(policy, state, now_s)
     if proposal.plan == proposal.before:
         return Held(reason="SamePlan", message="the plan in force is the best one for the data of today")
     if proposal.indicative:
@@ -90,6 +91,12 @@ def before_switch(policy: Replanning, state: Replans, proposal: Proposal, window
         message = f"{worth_s:.1f} s gained in {policy.payback_seconds} s, the switch costs {price_s:.1f} s"
         return Held(reason="NotWorthIt", message=message)
     return None
+
+
+def asked_for(policy: Replanning, state: Replans, now_s: float) -> float:
+    """The gain a switch must promise: twice as much after each one of the last two hours, or a drift that turns is followed to and fro."""
+    lately = sum(now_s - time_s(moment) < TURNS_S for moment in state.switches)
+    return min(policy.threshold * 2.0 ** min(lately, MAX_DOUBLINGS), 1.0)
 
 
 def implausibility(state: Replans, proposal: Proposal, window: Window) -> float:

@@ -6,7 +6,7 @@ import hashlib
 
 from rap_contract.status import Baseline, Change, Refusal, time_text
 
-from rap_operator.replanning import gates, triggers
+from rap_operator.replanning import gates, mix, triggers
 from rap_operator.replanning.case import Case
 from rap_operator.replanning.triggers import Trigger
 from rap_operator.replanning.values import Act, Ask, Forget, Proposal, Store, Take, Unusable, Verdict, Window
@@ -30,6 +30,10 @@ def advance(case: Case) -> Verdict:
     reported = seen.readings[-1].plan or ""
     case = case.with_state(catching_up=gates.catching_up(case.policy, case.state, window))
     case, trigger, numbers = _trigger(case, window)
+    case = mix.noticed(case, window, is_over=trigger is not None)
+    if mix.has_lasted(case) and (wide := mix.steady(case, window)) is not None:
+        window = wide
+        case, trigger, numbers = _trigger(case.with_state(over_since=case.state.restless_since), window)
     if trigger is None:
         case = case.with_state(stable=case.state.stable or reported, over_since=None)
         return case.decided("None", "Steady", "no trigger is over its bound", plans=(reported, ""), numbers=numbers)
@@ -40,7 +44,7 @@ def advance(case: Case) -> Verdict:
         failed = gates.after_failure(case.policy, case.state, last, running_s=seen.running_s, now_s=case.now_s)
         if failed is not None:
             return case.quiet("False", failed.reason, failed.message, wake_s=failed.wait_s)
-    held = gates.before_search(case.policy, case.state, window, trigger, case.now_s)
+    held = mix.unsteady(case, window) or gates.before_search(case.policy, case.state, trigger, case.now_s)
     if held is not None:
         message = f"{trigger.text}, but {held.message}"
         return case.decided("None", held.reason, message, plans=(reported, ""), numbers=numbers, wake_s=held.wait_s)

@@ -71,13 +71,22 @@ def unsteady(policy: Replanning, window: Window) -> str:
 
     A plan for the mean of before and after would suit neither.
     """
-    early, late = means(window.early), means(window.late)
-    group, drift = workload_drift(early.workload, late.workload)
+    change = _changes(policy, means(window.early), means(window.late))
+    return change and f"{change} in half a window"
+
+
+def unlike(policy: Replanning, window: Window) -> str:
+    """In what a window is unlike those before it: by half of a bound. Empty: in nothing, as far as they are known."""
+    return _changes(policy, means(window.around), window.measured) if window.around else ""
+
+
+def _changes(policy: Replanning, before: Baseline, after: Baseline) -> str:
+    group, drift = workload_drift(before.workload, after.workload)
     if 0 < policy.triggers.workload_ratio / 2 < drift:
-        return f"the data of {group} still changes ({100 * drift:.0f} % in half a window)"
-    place, drift = capacity_drift(early.capacity, late.capacity)
+        return f"the data of {group} changes by {100 * drift:.0f} %"
+    place, drift = capacity_drift(before.capacity, after.capacity)
     if 0 < policy.triggers.capacity_ratio / 2 < drift:
-        return f"the capacity of {place} still changes"
+        return f"the capacity of {place} changes"
     return ""
 
 

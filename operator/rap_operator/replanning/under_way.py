@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from rap_contract.status import Change, time_text
 
-from rap_operator.replanning import gates, triggers
+from rap_operator.replanning import gates, mix, triggers
 from rap_operator.replanning.case import Case
 from rap_operator.replanning.idle import TURN_S, refused
 from rap_operator.replanning.values import PutInForce, Take, Unusable, Verdict, Window
-from rap_operator.replanning.window import reduced
+from rap_operator.replanning.window import reduced, widened
 
 MAX_FAILURES = 2  # ends of attempts as failures under a plan that was never proven
 SILENT = 15  # times confirmSeconds: ranks whose metrics cannot be read may well run the plan, and another change would be blind
 NOISE = 0.01  # of the step: means of two windows of a steady job differ by less, 2 % noise of a reading taken (tests/simulator)
+MIXED_NOISE = 0.1  # the same of a mix: its halves may have it in shares that differ by the capacity's bound (tests/simulator: up to 8 %)
 SAME_DATA = 0.25  # drift of the workload beyond which before and after cannot be compared, where no trigger says
 
 
@@ -97,10 +98,15 @@ def _verifying(case: Case, change: Change) -> Verdict:
     window = reduced(case.policy, case.seen, plan=change.plan, since_s=since_s)
     if isinstance(window, Unusable):
         return case.quiet("True", "Verifying", window.reason, wake_s=window.wait_s)
-    return _judged(case, change, window)
+    if not mix.has_lasted(case):
+        return _judged(case, change, window, noise=NOISE)
+    wide = widened(window)
+    if wide is None:
+        return case.quiet("True", "Verifying", "WindowNotFull")
+    return _judged(case, change, wide, noise=MIXED_NOISE)
 
 
-def _judged(case: Case, change: Change, window: Window) -> Verdict:
+def _judged(case: Case, change: Change, window: Window, *, noise: float) -> Verdict:
     before_s, promised = change.step_seconds, change.promised_ratio
     gained = 1 - window.step_seconds / before_s if before_s else 0.0
     _, drift = triggers.workload_drift(change.baseline.workload, window.measured.workload)
@@ -113,7 +119,7 @@ def _judged(case: Case, change: Change, window: Window) -> Verdict:
         "gainedRatio": gained,
         "stallSeconds": window.stall_seconds,
     }
-    if is_comparable and promised > 0 and gained < case.policy.effectiveness * promised - NOISE:
+    if is_comparable and promised > 0 and gained < case.policy.effectiveness * promised - noise:
         message = f"{100 * gained:.1f} % gained, {100 * promised:.1f} % promised"
         return _return(case, change, "Ineffective", message, numbers=numbers)
     price = gates.price_after(case.state, window.stall_seconds)

@@ -122,6 +122,8 @@ class Window:
     """Its first half."""
     late: tuple[Reading, ...]
     """Its second half."""
+    around: tuple[Reading, ...] = ()
+    """Readings of several windows up to its end; empty: not so many yet."""
 
 
 @dataclass(frozen=True, kw_only=True)

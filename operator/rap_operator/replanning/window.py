@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 from rap_contract.operations import Replanning
@@ -21,6 +22,7 @@ MIN_READINGS = 3  # two differences: one could be a fluke of a scrape
 HOLE = 0.5  # of the window: a longer pause between readings is a hole
 LATE = 1.5  # of the usual pause between readings: a reader that is busy comes late
 STALE_S = 90.0  # three scrapes at the default interval
+AROUND = 4  # windows: what comes and goes within one has about the same share in each half of so many
 RECENT = 8  # readings that tell the usual pause, broken ones included
 
 
@@ -43,20 +45,43 @@ def reduced(policy: Replanning, seen: Seen, *, plan: str | None, since_s: float 
     pace_s = _pace(seen.readings)
     # What is older than a stabilisation and two windows makes no difference any more.
     span_s = policy.stabilization_seconds + max(2 * policy.window_seconds, LATE * MIN_READINGS * pace_s)
+    span_s = max(span_s, (AROUND + 1) * policy.window_seconds)
     alike, is_all = _alike(seen.readings, reported, since_s=newest.at_s - span_s)
     began_s = alike[0].at_s if not is_all or since_s is None else min(alike[0].at_s, seen.now_s - since_s)
     stable_s = began_s + policy.stabilization_seconds
     left_s = stable_s + policy.window_seconds - newest.at_s
     if newest.at_s < stable_s:
         return Unusable(reason="Stabilizing", message="measurements right after a start or a switch", wait_s=left_s)
-    inside = [reading for reading in alike if reading.at_s >= stable_s]
-    while len(inside) > MIN_READINGS and newest.at_s - inside[1].at_s >= policy.window_seconds:
-        inside.pop(0)
-    if not _is_full(inside, policy, hole_s=max(policy.window_seconds * HOLE, LATE * pace_s)):
+    stable = [reading for reading in alike if reading.at_s >= stable_s]
+    inside = _newest(stable, policy.window_seconds)
+    hole_s = max(policy.window_seconds * HOLE, LATE * pace_s)
+    if not _is_full(inside, policy, hole_s=hole_s):
         wait_s = max(left_s, policy.window_seconds / 8)
         message = f"no {policy.window_seconds} s of readings without a hole yet"
         return Unusable(reason="WindowNotFull", message=message, wait_s=wait_s)
-    return _reduce(inside, stall_from=_before(seen.readings, alike[0]))
+    window = _reduce(inside, stall_from=_before(seen.readings, alike[0]))
+    around = _newest(stable, AROUND * policy.window_seconds)
+    is_long = around[-1].at_s - around[0].at_s >= AROUND * policy.window_seconds and _is_full(
+        around, policy, hole_s=hole_s
+    )
+    return replace(window, around=tuple(around)) if isinstance(window, Window) and is_long else window
+
+
+def widened(window: Window) -> Window | None:
+    """The window of all that is around one; None where that is not enough."""
+    if not window.around:
+        return None
+    wide = _reduce(window.around, stall_from=window.around[0])
+    return replace(wide, stall_seconds=window.stall_seconds) if isinstance(wide, Window) else None
+
+
+def _newest(readings: Sequence[Reading], seconds: float) -> list[Reading]:
+    """The fewest of the newest that go over so many seconds; all there are where they do not."""
+    newest_s = readings[-1].at_s
+    inside = list(readings)
+    while len(inside) > MIN_READINGS and newest_s - inside[1].at_s >= seconds:
+        inside.pop(0)
+    return inside
 
 
 def _before(readings: Sequence[Reading], first: Reading) -> Reading:
