@@ -66,6 +66,7 @@ def main() -> None:
     """Compiles all."""
     forms = ((0, 2, False), (2, 0, False), (2, 4, False), (1, 2, True))
     lanes = {
+        "CHAINS": CHAINS,
         "FORMS": forms,
         "LENGTHS": True,
         "PRESENT": True,
