@@ -35,7 +35,9 @@ class Tiles:
     lane: int = 512
     """Rows of a lane."""
     columns: int = 16
-    """Lanes of a bundle at most; its tiles have as many elements as a lane's."""
+    """Lanes of a bundle at most."""
+    bundle_rows: int = 128
+    """Rows of a bundle: few, and each element looks its column's parameters up for itself."""
     wide_lane: int = 2048
     """The same where the grid is bounded: a few large programs reach more bandwidth than a few small ones."""
     value: int = 512
@@ -54,7 +56,9 @@ class Tiles:
     @classmethod
     def interpreted(cls) -> Tiles:
         """For Triton's interpreter, whose time grows with the tile; small batches still span several tiles."""
-        return cls(lane=16, columns=4, wide_lane=32, value=32, scan=16, select=(4, 8), compare=8, ahead=16)
+        return cls(
+            lane=16, columns=4, bundle_rows=8, wide_lane=32, value=32, scan=16, select=(4, 8), compare=8, ahead=16
+        )
 
 
 STEP_COST: Mapping[str, int] = {

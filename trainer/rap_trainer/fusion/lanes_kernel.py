@@ -39,14 +39,26 @@ from rap_trainer.fusion.words import (
 
 
 @triton.jit(
-    do_not_specialize=["first", "num_lanes", "num_bundles", "num_slots", "dense_stride", "present_stride", "num_rows"]
+    do_not_specialize=[
+        "first",
+        "num_lanes",
+        "num_bundles",
+        "inverse_tiles",
+        "inverse_bundle_tiles",
+        "num_slots",
+        "dense_stride",
+        "present_stride",
+        "num_rows",
+    ]
 )
 def lanes_kernel(
     first,
     num_lanes,
+    inverse_tiles: tl.int64,
     lanes,
     bundles,
     num_bundles,
+    inverse_bundle_tiles: tl.int64,
     steps,
     ints,
     floats,
@@ -70,58 +82,45 @@ def lanes_kernel(
     LENGTHS: tl.constexpr,
     PRESENT: tl.constexpr,
     COLUMNS: tl.constexpr,
+    BUNDLE_ROWS: tl.constexpr,
     TILE: tl.constexpr,
     AHEAD: tl.constexpr,
 ):
     """Bundles, then lanes [first, first + num_lanes), x tiles of rows; program p takes tiles p, p + programs, ... of all of them.
 
-    FORMS: (type, destination, is a list) of each form, CHAINS its chain. COLUMNS: lanes of a bundle at most. LENGTHS, PRESENT: whether
+    FORMS: (type, destination, is a list) of each form, CHAINS its chain. COLUMNS: lanes of a bundle at most. `inverse_...`: of the tiles of a
+    lane and of a bundle, for `quotient`. LENGTHS, PRESENT: whether
     constant lengths and flags of presence are written.
     """
     memory = (steps, ints, floats, pointers, num_slots, counters)
     outputs = (bases, dense, dense_stride, labels, ids, weights, lengths, present, present_stride)
     num_tiles = (num_rows + TILE - 1) // TILE
-    bundle_tiles = (num_rows + TILE // COLUMNS - 1) // (TILE // COLUMNS)
+    bundle_tiles = (num_rows + BUNDLE_ROWS - 1) // BUNDLE_ROWS
     item = tl.program_id(0)
     while item < num_bundles * bundle_tiles + num_lanes * num_tiles:
         if item < num_bundles * bundle_tiles:
-            bundle = bundles + (item // bundle_tiles) * BUNDLE_WORDS
-            first_row = (item % bundle_tiles) * (TILE // COLUMNS)
+            number = quotient(item, inverse_bundle_tiles)
+            first_row = (item - number * bundle_tiles) * BUNDLE_ROWS
             work_on_bundle(
-                bundle,
-                first_row,
-                num_rows,
-                lanes,
-                memory,
-                dense,
-                dense_stride,
-                CHAINS,
-                FORMS,
-                FLOAT,
-                TILE // COLUMNS,
-                COLUMNS,
-            )
+                bundles + number * BUNDLE_WORDS, first_row, num_rows, lanes, memory, dense, dense_stride, CHAINS, FORMS,
+                FLOAT, BUNDLE_ROWS, COLUMNS,
+            )  # fmt: skip
         else:
-            number = first + (item - num_bundles * bundle_tiles) // num_tiles
+            place = item - num_bundles * bundle_tiles
+            number = quotient(place, inverse_tiles)
             # min() hides that the tile is aligned: knowing it, Triton moves tiles through shared memory for vectors it cannot use
-            first_row = tl.minimum(((item - num_bundles * bundle_tiles) % num_tiles) * TILE, num_rows)
+            first_row = tl.minimum((place - number * num_tiles) * TILE, num_rows)
             work_on_lane(
-                number,
-                first_row,
-                num_rows,
-                lanes,
-                memory,
-                outputs,
-                CHAINS,
-                FORMS,
-                FLOAT,
-                WEIGHTED,
-                LENGTHS,
-                PRESENT,
-                TILE,
-                AHEAD,
-            )
+                first + number, first_row, num_rows, lanes, memory, outputs, CHAINS, FORMS, FLOAT, WEIGHTED, LENGTHS,
+                PRESENT, TILE, AHEAD,
+            )  # fmt: skip
         item += tl.num_programs(0)
+
+
+@triton.jit
+def quotient(number, inverse):
+    """number // d without a division, of int32 below 2^32 / d; `inverse`: floor(2^32 / d) + 1."""
+    return ((number.to(tl.int64) * inverse) >> 32).to(tl.int32)
 
 
 @triton.jit

@@ -24,7 +24,6 @@ from rap_trainer.fusion.warp import ONE_WARP_TILE
 from rap_trainer.fusion.words import KIND_CODES, STRUCTURES
 
 LANE_ROWS_PER_WARP = 128  # four a thread
-LANE_REGISTERS = 48  # of 64 wanted: more programs at a time, none spilled
 VALUE_PROGRAMS_PER_SM = 32  # passes over elements take 10 % less time than with 16 (plan 4, one H200, 2026-11-30)
 COMPARE_REGISTERS = 72  # of 120 wanted: more programs at a time; 315 us where 80 take 324, 88 349 and 64 323 (plan 4, one H200, 2026-11-30)
 LIST_REGISTERS = 56
@@ -71,7 +70,7 @@ class Runner:
         if num_rows == 0 and launch.kernel != "scan":
             return 0
         items = {
-            "lanes": self._lane_tiles(launch, num_rows, self.tiles.lane),
+            "lanes": self._lane_items(launch, num_rows, self.tiles.lane),
             "select": num * triton.cdiv(num_rows, self.tiles.select[0]),
             "compare": num * num_rows,
         }.get(launch.kernel, num)
@@ -81,10 +80,13 @@ class Runner:
             items = VALUE_PROGRAMS_PER_SM * (self.num_multiprocessors or 1)
         return int(items) if self.num_multiprocessors is not None else min(int(items), INTERPRETED_PROGRAMS)
 
-    def _lane_tiles(self, launch: Launch, num_rows: int, tile: int) -> int:
+    def _lane_items(self, launch: Launch, num_rows: int, tile: int) -> int:
         alone = launch.end - launch.first - sum(map(len, launch.bundles))
-        rows = tile // self.tiles.columns
+        rows = self._bundle_rows(tile)
         return len(launch.bundles) * -(-num_rows // rows) + alone * -(-num_rows // tile)
+
+    def _bundle_rows(self, tile: int) -> int:
+        return self.tiles.bundle_rows * tile // self.tiles.lane
 
     def _warps(self, grid: tuple[int], launch: Launch, num_rows: int) -> int:
         """Of a program that is best alone with one warp: more where the grid is bounded and programs are few."""
@@ -93,12 +95,16 @@ class Runner:
     def _lanes(self, grid: tuple[int], launch: Launch, binding: Binding, outputs: Outputs) -> None:
         present = outputs.present_BF
         tile = self.tiles.lane if grid[0] == self._programs(launch, binding.num_rows) else self.tiles.wide_lane
+        num_bundled = sum(map(len, launch.bundles))
+        assert self._lane_items(launch, binding.num_rows, tile) * -(-binding.num_rows // tile) < 2**32  # `quotient`
         lanes_kernel[grid](
-            launch.first + sum(map(len, launch.bundles)),
-            launch.end - launch.first - sum(map(len, launch.bundles)),
+            launch.first + num_bundled,
+            launch.end - launch.first - num_bundled,
+            _inverse(-(-binding.num_rows // tile)),
             self.tables.lanes,
             self.tables.bundles[4 * launch.first_bundle :],
             len(launch.bundles),
+            _inverse(-(-binding.num_rows // self._bundle_rows(tile))),
             self.tables.steps,
             self.tables.ints,
             self.tables.floats,
@@ -122,10 +128,10 @@ class Runner:
             LENGTHS=self.writes_lengths,
             PRESENT=present is not None,
             COLUMNS=self.tiles.columns,
+            BUNDLE_ROWS=self._bundle_rows(tile),
             TILE=tile,
             AHEAD=self.tiles.ahead,
             num_warps=max(4, tile // LANE_ROWS_PER_WARP),
-            maxnreg=LANE_REGISTERS,
         )
 
     def _scan(self, grid: tuple[int], launch: Launch, binding: Binding, outputs: Outputs) -> None:
@@ -272,6 +278,11 @@ class Runner:
             num_warps=1,
             maxnreg=COMPARE_REGISTERS,
         )
+
+
+def _inverse(divisor: int) -> int:
+    """For `lanes_kernel.quotient`; in int64 whatever the divisor, so that the kernel is compiled once."""
+    return 2**32 // divisor + 1
 
 
 def _weights(outputs: Outputs) -> torch.Tensor:
