@@ -34,9 +34,9 @@ class Tiles:
 
     lane: int = 512
     """Rows of a lane."""
-    columns: int = 16
+    columns: int = 8
     """Lanes of a bundle at most."""
-    bundle_rows: int = 128
+    bundle_rows: int = 64
     """Rows of a bundle: few, and each element looks its column's parameters up for itself."""
     wide_lane: int = 2048
     """The same where the grid is bounded: a few large programs reach more bandwidth than a few small ones."""
