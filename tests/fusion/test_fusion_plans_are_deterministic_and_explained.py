@@ -83,6 +83,24 @@ def test_costly_chains_come_first_so_that_none_runs_alone_at_the_end() -> None:
     assert [lane.feature for lane in groups.lanes][:2] == ["costly", "middle"]
 
 
+@pytest.mark.parametrize("plan", [0, 2, 3])
+def test_a_bundle_is_neighbouring_dense_columns_of_one_chain(plan: int) -> None:
+    groups = groups_of(graph_of_plan(plan))
+    bundles = [[groups.lanes[row] for row in rows] for launch in groups.launches for rows in launch.bundles]
+    assert bundles
+    for lanes in bundles:
+        assert len({lane.form for lane in lanes}) == 1
+        first = lanes[0].destination.index
+        assert [lane.destination.index for lane in lanes] == list(range(first, first + len(lanes)))
+        assert {lane.destination.kind for lane in lanes} == {"dense"}
+        assert len(lanes) <= groups.tiles.columns
+
+
+def test_a_columns_own_borders_keep_it_out_of_a_bundle() -> None:
+    features = [dense(f"d{i}", "f32", FILL, {"bucketize": {"borders": [0.5, i + 1.0]}}) for i in range(8)]
+    assert not any(launch.bundles for launch in groups_of(graph_of(features)).launches)
+
+
 def test_an_explanation_names_what_shares_a_launch() -> None:
     features = [
         dense("d", "f32", FILL),
