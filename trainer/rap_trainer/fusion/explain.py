@@ -81,8 +81,12 @@ def _fusions(launch: Launch, groups: Groups) -> tuple[Lane | Stage | Comparison,
 
 def _work(launch: Launch, groups: Groups) -> str:
     number, tiles = launch.end - launch.first, groups.tiles
+    bundles = launch.bundles
+    together = (
+        f", {sum(map(len, bundles))} of them in {len(bundles)} bundles of neighbouring dense columns" if bundles else ""
+    )
     return {
-        "lanes": f"{number} lanes in tiles of {tiles.lane} rows, costly chains first",
+        "lanes": f"{number} lanes in tiles of {tiles.lane} rows, costly chains first{together}",
         "scan": f"{number} lists, {tiles.scan} rows at a time",
         "select": f"{number} lists in groups of {tiles.select[0]} rows, {tiles.select[1]} elements at a time",
         "bases": f"{number} lists, one program",
