@@ -1,4 +1,4 @@
-"""The `rap-operator` command: arguments in, a running controller out."""
+"""The `rap-operator` command: options in, a running controller out."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from rap_operator.controller import Controller
 from rap_operator.exposition import Exposition
 from rap_operator.health import HealthServer, standing_still
 from rap_operator.lease import Identity, LeaseLock
+from rap_operator.options import parser, unreadable
 from rap_operator.pages import Fetch, http_fetch
 from rap_operator.policy import Limits
 from rap_operator.replanning import replanner
@@ -44,60 +45,33 @@ GC_ALLOCATIONS = 100_000
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs until SIGTERM (0) or until the lease is lost (1)."""
+    """Runs until SIGTERM (0) or until the lease is lost (1); exits with 2 for options that cannot be used."""
     options = parser().parse_args(arguments)
     try:
         _access(options)
+        if problem := unreadable(options):
+            raise ValueError(problem)
+        client = _client(options)
     except ValueError as error:
-        parser().error(f"--metrics-...: {error}")
+        parser().error(str(error))
     logs.configure(options.log_level)
     prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]  # they double the series
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
-    return run(options, stopping)
+    return run(options, client, stopping)
 
 
-def parser() -> argparse.ArgumentParser:
-    """The command's options."""
-    made = argparse.ArgumentParser(prog="rap-operator", description="Runs RAPJobs.")
-    made.add_argument("--namespaces", default="", help="comma-separated; default: all")
-    made.add_argument("--workers", type=int, default=4, help="passes at a time")
-    made.add_argument("--metrics-port", type=int, default=8080, help="/metrics, /healthz and /readyz; 0: any free one")
-    made.add_argument("--metrics-tls-cert", type=Path, default=None, help="serve that port over HTTPS: certificate")
-    made.add_argument("--metrics-tls-key", type=Path, default=None, help="and its key")
-    made.add_argument("--metrics-token-file", type=Path, default=None, help="readers of /metrics must send this token")
-    made.add_argument("--kubeconfig", default=None, help="default: the pod's service account, else ~/.kube/config")
-    made.add_argument("--kube-api-qps", type=float, default=400.0, help="requests a second, watches apart")
-    made.add_argument("--lease-name", default="rap-operator", help="Lease for the election of a leader")
-    made.add_argument("--lease-namespace", default=None, help="default: the operator's own namespace")
-    made.add_argument("--no-lease", action="store_true", help="without election: only for one replica")
-    made.add_argument("--identity", default=None, help="default: $POD_NAME, else host and a random part")
-    made.add_argument("--force-delete-after-seconds", type=float, default=Limits.force_after_s)
-    made.add_argument("--rollback-after-seconds", type=float, default=Limits.rollback_after_s)
-    made.add_argument("--scrape-interval-seconds", type=float, default=30.0, help="0: read no trainer's metrics")
-    made.add_argument("--scrape-ca-file", type=Path, default=None, help="certificates of trainers that serve HTTPS")
-    made.add_argument("--scrape-token-file", type=Path, default=None, help="token sent to trainers that serve HTTPS")
-    made.add_argument("--prometheus-url", default="", help="read what plans depend on there, not from the pods")
-    made.add_argument("--max-switching", type=int, default=10, help="jobs that change their plan at a time")
-    made.add_argument("--search-seconds", type=float, default=20.0, help="a search for a plan is ended after so long")
-    made.add_argument("--search-memory-mib", type=int, default=1024, help="and takes no more memory than this")
-    made.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
-    return made
-
-
-def run(options: argparse.Namespace, stopping: threading.Event) -> int:
+def run(options: argparse.Namespace, client: kubernetes.client.ApiClient, stopping: threading.Event) -> int:
     """Wires everything together and waits."""
-    election = KubernetesApi(_client(options))  # renewed even while the other's rate limit is used up
+    election = KubernetesApi(client)  # renewed even while the other's rate limit is used up
     lock = None if options.no_lease else _lock(options, election)
-    api = KubernetesApi(
-        _client(options), may_write=lock.is_held if lock is not None else lambda: True, qps=options.kube_api_qps
-    )
+    api = KubernetesApi(client, may_write=lock.is_held if lock is not None else lambda: True, qps=options.kube_api_qps)
     fetch = http_fetch(ca_file=options.scrape_ca_file, token_file=options.scrape_token_file)
     scraper = Scraper(lambda: targets(controller.cache), lambda key: controller.queue.add(key), fetch=fetch)
     controller = Controller(
         api,
-        namespaces=tuple(name for name in options.namespaces.split(",") if name),
+        namespaces=options.namespaces,
         limits=Limits(
             force_after_s=options.force_delete_after_seconds, rollback_after_s=options.rollback_after_seconds
         ),
@@ -112,7 +86,10 @@ def run(options: argparse.Namespace, stopping: threading.Event) -> int:
         exposition.replans_running(lambda: planning.num_running)
         controller.replan_with(planning)
     is_leading = threading.Event()
-    health = _health(options, controller, lock, exposition, is_leading=is_leading)
+    try:
+        health = _health(options, controller, lock, exposition, is_leading=is_leading)
+    except (OSError, ValueError) as error:
+        parser().error(f"--metrics-port {options.metrics_port} and its certificate cannot be served: {error}")
     health.start()
     LOG.info("health and metrics on port %d", health.port)
     _collect_rarely()
@@ -181,11 +158,17 @@ def _health(
 
 
 def _client(options: argparse.Namespace) -> kubernetes.client.ApiClient:
+    """Raises ValueError where no cluster is named."""
     configuration = kubernetes.client.Configuration()
-    if options.kubeconfig is None and SERVICE_ACCOUNT.exists():
-        kubernetes.config.load_incluster_config(client_configuration=configuration)
-    else:
-        kubernetes.config.load_kube_config(config_file=options.kubeconfig, client_configuration=configuration)
+    try:
+        if options.kubeconfig is None and SERVICE_ACCOUNT.exists():
+            kubernetes.config.load_incluster_config(client_configuration=configuration)
+        else:
+            kubernetes.config.load_kube_config(config_file=options.kubeconfig, client_configuration=configuration)
+    except Exception as error:  # whatever a file of another kind makes of its reader
+        where = options.kubeconfig or "$KUBECONFIG or ~/.kube/config"
+        hint = "outside a pod give --kubeconfig a file that kubectl takes too; in one let its ServiceAccount's token be mounted"
+        raise ValueError(f"no cluster is named by {where}: {error}; {hint}") from error
     configuration.connection_pool_maxsize = 64
     configuration.keep_alive = True
     return kubernetes.client.ApiClient(configuration)
@@ -203,6 +186,7 @@ def _replanner(options: argparse.Namespace, controller: Controller, fetch: Fetch
 
 
 def _access(options: argparse.Namespace) -> Access:
+    """Raises ValueError for parts that do not go together."""
     return Access(
         certificate=options.metrics_tls_cert, key=options.metrics_tls_key, token_file=options.metrics_token_file
     )

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from chart.rendering import CHART, GOLDEN, MATRIX, Object, key_of, render, rendered, snapshot
 from rap_contract.crd import definition
-from rap_operator.cli import parser
+from rap_operator.options import parser
 
 pytestmark = pytest.mark.usefixtures("helm")
 ALL_CASES = pytest.mark.parametrize("case", MATRIX)
