@@ -165,11 +165,11 @@ def test_an_operator_whose_pod_is_gone_is_not_waited_for(on_server: OnServer, tm
     one, two = (on_server.api.create(path, {"metadata": {"name": name}, "spec": spec}) for name in ("one", "two"))
     arguments = ("--lease-namespace", on_server.namespace)
     first = on_server.operator_process(*arguments, log=tmp_path / "one", pod=one)
-    wait_until(lambda: "leading as one" in (tmp_path / "one").read_text(), limit_s=30, what="one to lead")
+    wait_until(lambda: "leading as one" in (tmp_path / "one").read_text(), limit_s=60, what="one to lead")
     on_server.kill(first)
     on_server.api.delete(f"{path}/one")
     on_server.operator_process(*arguments, log=tmp_path / "two", pod=two)
-    wait_until(lambda: "leading as two" in (tmp_path / "two").read_text(), limit_s=30, what="two to lead")
+    wait_until(lambda: "leading as two" in (tmp_path / "two").read_text(), limit_s=60, what="two to lead")
     assert "pod one held the lease and is gone" in (tmp_path / "two").read_text()
 
 

@@ -72,6 +72,14 @@ def test_a_round_of_many_jobs_is_spread_in_equal_bursts_and_reads_each_once() ->
     assert len(watched.reads) == NUM_JOBS
 
 
+def test_one_job_is_read_as_soon_as_its_turn_comes() -> None:
+    watched = Watched([job(0)], [])
+    made = watched.live(4 * INTERVAL_S)
+    assert [number for number, reads in enumerate(made, start=1) if reads] == [
+        round(turn * INTERVAL_S / TICK_S) for turn in (1, 2, 3, 4)
+    ]
+
+
 def test_a_job_that_does_not_answer_does_not_hold_the_others_up() -> None:
     watched = Watched([job(number) for number in range(20)], [])
     answer, read = threading.Event(), watched.read

@@ -90,11 +90,12 @@ class Reader:
             self._hastened_s = now_s
             for job in self._switching():
                 self._want(job)
+        burst_s = max(min(BURST_S, interval_s), tick_s)
         if not self._round and now_s - self._round_s >= interval_s:
             self._round_s = now_s
             self._round.extend(self._due())
-        burst_s = max(min(BURST_S, interval_s), tick_s)
-        if now_s - self._burst_s >= burst_s:
+            self._burst_s = max(self._burst_s, now_s - burst_s)  # begins at once, with no more than one burst
+        if self._round and now_s - self._burst_s >= burst_s:
             # By the time that has passed: turns come late on a busy machine, and a round that takes longer is a hole in windows.
             self._budget += MAX_READS_PER_S * min(now_s - self._burst_s, MAX_LATE_BURSTS * burst_s)
             self._burst_s = now_s
