@@ -7,9 +7,9 @@ from contextlib import contextmanager
 
 import torch
 
-NAMES = ("tables", "exchange", "bottom", "tail", "learn", "prepare", "ids", "progress")
+NAMES = ("tables", "exchange", "arrival", "bottom", "tail", "learn", "prepare", "ids", "progress")
 """Branches of a step."""
-URGENT = ("bottom",)
+PRIORITIES = {"bottom": -1}
 """Branches whose kernels are taken first where SMs are short: the bottom MLP's backward is a long chain of small ones, and
 ended last. 627 -> 579 us a step with one GPU, 717 -> 710 with two (H200, plan 0, batch 4096, 2026-11-30)."""
 
@@ -17,8 +17,7 @@ ended last. 627 -> 579 us a step with one GPU, 717 -> 710 with two (H200, plan 0
 class Lane:
     """One branch. Work enqueued `on` it runs beside the current stream until `join`."""
 
-    def __init__(self, device: torch.device, *, urgent: bool = False) -> None:
-        priority = -1 if urgent else 0
+    def __init__(self, device: torch.device, *, priority: int = 0) -> None:
         self._stream = torch.cuda.Stream(device, priority=priority) if device.type == "cuda" else None  # type: ignore[no-untyped-call]  # torch leaves it untyped
         self._forked = False
 
@@ -61,8 +60,9 @@ class Lanes:
     """All lanes of a step, made once: libraries keep workspace for each stream they have seen, for ever."""
 
     def __init__(self, device: torch.device) -> None:
-        lanes = (Lane(device, urgent=name in URGENT) for name in NAMES)
-        self.tables, self.exchange, self.bottom, self.tail, self.learn, self.prepare, self.ids, self.progress = lanes
+        lanes = (Lane(device, priority=PRIORITIES.get(name, 0)) for name in NAMES)
+        self.tables, self.exchange, self.arrival, self.bottom, self.tail, self.learn, self.prepare, *rest = lanes
+        self.ids, self.progress = rest
         self.capture = Lane(device)
         """What warm-up and capture run on."""
 

@@ -24,10 +24,10 @@ from rap_trainer.captured.exchange import Exchange
 
 log = logging.getLogger(__name__)
 
-ROWS = 32
-"""Of a tile: 16 KB of embeddings of 128, so that each thread has eight loads under way."""
-PROGRAMS_PER_SM = 4
-WARPS, STAGES = 4, 1
+ALONE, BETWEEN = (32, 4, 4), (64, 8, 1)
+"""(rows of a tile, warps, programs a multiprocessor) on one rank and on several: one wants many loads under way, between ranks the wire is the
+limit, 83 us of 27 MB whatever the grid, and room for other kernels counts (plan 0 at 4096: 0.650 ms a step, as on one rank 0.653;
+there 0.589, and 0.597 as between ranks; H200s, 2026-11-30)."""
 FORWARD = "codegen_forward"
 """Part of the names of FBGEMM's lookups (1.6), below autograd."""
 
@@ -46,11 +46,10 @@ def rows_kernel(
     D: tl.constexpr,
     ROWS: tl.constexpr,
     TURNS: tl.constexpr,
-    STAGES: tl.constexpr,
 ):
     """Rows [begin, end) of each rank; programs stride over tiles of ROWS ids of one feature, peers' and own ones by turns."""
     d = tl.arange(0, D)
-    for turn in tl.range(0, TURNS, num_stages=STAGES):
+    for turn in tl.range(0, TURNS, num_stages=1):
         tile = tl.program_id(0) + turn * tl.num_programs(0)
         w = (rank + 1 + tile % W) % W
         t = (tile // W) % T
@@ -97,12 +96,13 @@ class RowLookup:
     def put_kernel(self, ids_N: torch.Tensor, rows: slice, programs: int | None = None) -> None:
         """By the kernel, also under Triton's interpreter."""
         blocks, T = self._blocks, len(self._tables)
+        tile_rows, warps, each = ALONE if blocks.world_size == 1 else BETWEEN
         if programs is None:
-            programs = PROGRAMS_PER_SM * torch.cuda.get_device_properties(ids_N.device).multi_processor_count
-        tiles = triton.cdiv(rows.stop - rows.start, ROWS) * T * blocks.world_size
+            programs = each * torch.cuda.get_device_properties(ids_N.device).multi_processor_count
+        tiles = triton.cdiv(rows.stop - rows.start, tile_rows) * T * blocks.world_size
         turns = triton.cdiv(tiles, programs)
         sizes = (rows.start, rows.stop, blocks.batch_size, T, blocks.world_size, blocks.rank)
-        same = {"D": blocks.dim, "ROWS": ROWS, "TURNS": turns, "STAGES": STAGES, "num_warps": WARPS}
+        same = {"D": blocks.dim, "ROWS": tile_rows, "TURNS": turns, "num_warps": warps}
         rows_kernel[(triton.cdiv(tiles, turns),)](ids_N, *self._addresses, *sizes, **same)
 
     def put_twin(self, ids_N: torch.Tensor, rows: slice) -> None:

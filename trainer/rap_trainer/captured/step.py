@@ -118,8 +118,8 @@ class TrainStep:
         self._open(Window.EMB_FWD, following)
         self.lanes.bottom.fork()
         with self.lanes.bottom.on():
-            self.optimizer.begin()
             dense.forward_bottom(current.dense)
+            self.optimizer.begin()
             if dense.tables is not None and current.replicated is not None:
                 dense.tables.forward(current.replicated.kjt, exchange.peer)
         self.lanes.tables.fork()
@@ -127,7 +127,8 @@ class TrainStep:
             if gate is not None:
                 gate.before_lookup()
             pooled = self._look_up(current)
-        self.lanes.tables.join()
+        if self.rows is None:
+            self.lanes.tables.join()
         self._open(Window.OUTPUT_DIST, following)
         own = self._own(pooled.detach()) if self.rows is None else self.rows.own
         embeddings = Embeddings(own=own, peer=exchange.peer, present_BS=current.present_BS)
@@ -183,17 +184,20 @@ class TrainStep:
         self, current: Slot, pooled: torch.Tensor, embeddings: Embeddings, following: Slot
     ) -> None:
         """The dense part works on the rows that have arrived while the next ones travel."""
-        arrived = []
+        parts, arrived = self._parts, []
         self.lanes.exchange.fork()
         with self.lanes.exchange.on():
-            for rows in self._parts:
+            for rows in parts:
                 if self.rows is None:
                     self.exchange.send_pooled(pooled, rows)
-                else:
-                    self.rows.put(current.inputs.kjt.values(), rows)
+                    arrived.append(self.lanes.exchange.mark())
+                    continue
+                self.rows.put(current.inputs.kjt.values(), rows)
+                self.lanes.arrival.fork()
+                with self.lanes.arrival.on():
                     self.exchange.pooled_placed()
-                arrived.append(self.lanes.exchange.mark())
-        for i, (rows, mark) in enumerate(zip(self._parts, arrived, strict=True)):
+                    arrived.append(self.lanes.arrival.mark())
+        for i, (rows, mark) in enumerate(zip(parts, arrived, strict=True)):
             self.lanes.exchange.reached(mark)
             if i == 0:
                 self._open(Window.MLP_FWD, following)
@@ -201,14 +205,22 @@ class TrainStep:
                 self.lanes.bottom.join()
             if self._split is not None:
                 self._split.collect(embeddings.own, embeddings.peer, rows)
-            self.dense.forward_rows(embeddings, rows)
+            self.dense.interact(embeddings, rows)
+            if self._is_large:
+                self.dense.forward_hidden(rows)
+        if not self._is_large:
+            self.dense.forward_hidden(slice(0, self.dense.blocks.batch_size))
+
+    @property
+    def _is_large(self) -> bool:
+        """Whether a part is worth products of its own."""
+        return self.dense.blocks.block_elements * torch.float32.itemsize >= self.exchange.parts * LEAST_BYTES
 
     @property
     def _parts(self) -> tuple[slice, ...]:
-        """Rows that travel and are worked on together."""
+        """Rows that travel and interact together."""
         rows, parts = self.dense.blocks.batch_size, self.exchange.parts
-        num_bytes = self.dense.blocks.block_elements * torch.float32.itemsize
-        if parts == 1 or not self.dense.splits or num_bytes < parts * LEAST_BYTES:
+        if parts == 1 or not self.dense.splits or not (self._is_large or self.rows is not None):
             return (slice(0, rows),)
         size = pad_to(-(-rows // parts), PART_ROWS)
         return tuple(slice(begin, min(begin + size, rows)) for begin in range(0, rows, size))

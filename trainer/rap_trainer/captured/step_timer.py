@@ -11,7 +11,7 @@ import torch
 
 from rap_trainer.step.timing import PartTimer
 
-EVERY = 16
+EVERY = 64
 """Steps of which one is timed."""
 PART = "forward"
 """The part that the whole step is counted to."""
