@@ -200,3 +200,22 @@ def test_the_first_ranks_word_alone_makes_all_ranks_measure() -> None:
 
     assert all_of(True, False)
     assert not all_of(False, True)
+
+
+def test_a_step_measured_with_the_jobs_own_launches_is_taken_as_it_is(job: Job) -> None:
+    """The steps lately were longer by what their plan no longer hides, which is in the windows."""
+
+    def measure(profile: Profile) -> Profile:
+        windows = tuple(
+            window.model_copy(
+                update={"responses": tuple(each.model_copy(update={"num_bytes": 0}) for each in responses)}
+            )
+            for window in profile.windows
+            for responses in (window.responses,)
+        )
+        return profile.model_copy(update={"windows": windows, "step_seconds": 0.9 * STEP_S})
+
+    job.measured_over_predicted(**{STEP: 1.5})
+    job.remeasuring(measure).act(0.0)
+    assert job.profile.read().step_seconds == pytest.approx(0.9 * STEP_S)
+    assert job.profile.corrected()[0].step_seconds == pytest.approx(0.9 * STEP_S)

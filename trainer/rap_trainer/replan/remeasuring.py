@@ -113,9 +113,11 @@ class Remeasuring:
             log.warning("the windows are not measured again: %s", lack)
             return
         if self._world.rank == 0:
-            # What the slots hold now may take longer or shorter than steps did lately: those say how long one is.
-            real_s = self._profile.corrected()[0].step_seconds
-            self._profile.replace(corrected(profile, training=real_s / profile.step_seconds))
+            if not is_of_own_work(profile):
+                # What the slots hold now may take longer or shorter than steps did lately: those say how long one is.
+                real_s = self._profile.corrected()[0].step_seconds
+                profile = corrected(profile, training=real_s / profile.step_seconds)
+            self._profile.replace(profile)
             log.info("the windows of the step were measured again in %.1f s", time.perf_counter() - began_s)
 
     def _read(self) -> Profile | None:
@@ -127,6 +129,11 @@ class Remeasuring:
         except InvalidDocument as invalid:
             log.warning("the windows are not measured again: %s", invalid)
             return None
+
+
+def is_of_own_work(profile: Profile) -> bool:
+    """Whether its windows were measured with the job's own launches: those move no bytes of a probe."""
+    return any(each.num_bytes == 0 for window in profile.windows for each in window.responses)
 
 
 def measure_again(
@@ -142,7 +149,7 @@ def measure_again(
     from rap_trainer.captured.runtime import CapturedRuntime  # Triton, and only for GPUs
     from rap_trainer.profiling.captured_again import measured_again
     from rap_trainer.profiling.captured_windows import LONG_S
-    from rap_trainer.profiling.own_work import is_of_own_work, own_work, with_own_work
+    from rap_trainer.profiling.own_work import own_work, with_own_work
 
     assert isinstance(runtime, CapturedRuntime)
 
