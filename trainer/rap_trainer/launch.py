@@ -29,6 +29,7 @@ from rap_trainer.node import Node
 from rap_trainer.process import ENV_LAUNCHER, RankProcess, end_with_parent, exec_rank, fork_rank
 from rap_trainer.rank import end_process, run_rank
 from rap_trainer.restarts import INTERRUPTED, Action, Restarts, group_code
+from rap_trainer.stream.arrow_memory import keep_arrow_memory
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +45,7 @@ IMMEDIATE_S = 2.0
 
 def launch(job_path: Path, *, num_ranks: int | None = None, display: Form = "auto") -> int:
     """Trains a job with `num_ranks` ranks here (default: the job's); gives the exit code. Raises InvalidDocument."""
+    keep_arrow_memory()
     if "RANK" in os.environ:
         if ENV_LAUNCHER in os.environ:
             end_with_parent(int(os.environ[ENV_LAUNCHER]))

@@ -64,10 +64,10 @@ class Consumed:
 
 
 class Backlog:
-    """One thread puts, another takes. At least `min_rows` good rows fit, however large they are."""
+    """One thread puts, another takes. At least `min_rows` good rows fit, a full step of all ranks, however large they are."""
 
     def __init__(self, *, limit_bytes: int, min_rows: int) -> None:
-        self._limit_bytes, self._min_rows = limit_bytes, min_rows
+        self._limit_bytes, self.min_rows = limit_bytes, min_rows
         self._chunks: deque[Chunk] = deque()
         self._head_taken = 0  # good rows of the first chunk that are gone
         self._good_rows = 0
@@ -88,7 +88,7 @@ class Backlog:
     def put(self, chunk: Chunk) -> bool:
         """Adds a chunk once there is room; False when the backlog is closed."""
         with self._changed:
-            while not self._closed and self._num_bytes >= self._limit_bytes and self._good_rows >= self._min_rows:
+            while not self._closed and self._num_bytes >= self._limit_bytes and self._good_rows >= self.min_rows:
                 self._changed.wait()
             if self._closed:
                 return False

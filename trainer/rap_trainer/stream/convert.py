@@ -7,6 +7,7 @@ read. The declaration is explicit, so an integer may become a float; a float nev
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -144,7 +145,8 @@ def _list_column(array: pa.Array, declared: ValueType, owned: bool) -> ColumnRow
     offsets = list_offsets(array)
     first, last = int(offsets[0]), int(offsets[-1])
     values, nulls = _values(array.values.slice(first, last - first), declared.dtype, owned)
-    column = ColumnRows(values=values, nulls=nulls, offsets_R1=offsets - first, is_list=True)
+    offsets = offsets - first if first else offsets
+    column = ColumnRows(values=values, nulls=nulls, offsets_R1=offsets, is_list=True)
     null_rows = null_mask(array)
     return column if null_rows is None else _with_null_lists(column, null_rows)
 
@@ -166,6 +168,7 @@ def raw_values(array: pa.Array) -> npt.NDArray[Any]:
     return np.frombuffer(array.buffers()[1], dtype, len(array), array.offset * dtype.itemsize)
 
 
+@cache
 def _raw_dtype(arrow: pa.DataType) -> np.dtype[Any]:
     return np.dtype(_ARROW_NAMES.get(str(arrow), str(arrow)))
 
@@ -195,8 +198,9 @@ def _values(array: pa.Array, dtype: Dtype, owned: bool) -> tuple[npt.NDArray[Any
         values = empty(len(array), target)
         _fill(values, array, valid)
     else:
-        values = _shared(array).view(target)
-        if valid is not None or _raw_dtype(array.type) != target:
+        raw = raw_values(array)
+        values = (raw if raw.flags.writeable else _shared(array)).view(target)
+        if valid is not None or raw.dtype != target:
             _fill(values, array, valid)
     return values, None if valid is None else np.logical_not(valid, out=valid)
 

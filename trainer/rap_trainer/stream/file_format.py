@@ -21,7 +21,9 @@ from rap_trainer.stream.source import SourceError
 if TYPE_CHECKING:  # reader processes come here too, and do without torch
     from rap_trainer.stream.rows import Int64s
 
-PIECE_BYTES = 32 << 20  # of one decoded piece: large enough for vectorised work, small beside a read-ahead of 128 MiB
+PIECE_BYTES = 64 << 20
+"""Of one decoded piece: small beside a read-ahead of 128 MiB, and large enough that what each costs counts little: with 32 MiB
+Parquet to tensors took 9 % more CPU, with 96 as much (Criteo's columns; 2 Xeon cores, 2026-11-30)."""
 
 
 class FileReason(StrEnum):

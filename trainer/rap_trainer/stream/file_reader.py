@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 from rap_contract.source import Files
 
 from rap_trainer.stream.backlog import Backlog, Chunk
@@ -30,6 +31,7 @@ from rap_trainer.stream.file_format import FileProblem, Piece
 from rap_trainer.stream.node_sharing import ChunkSender
 from rap_trainer.stream.open_file import open_file, wanted_columns
 from rap_trainer.stream.source import SourceError
+from rap_trainer.stream.step_ends import StepEnds
 from rap_trainer.world import PeerLost
 
 logger = logging.getLogger(__name__)
@@ -53,6 +55,7 @@ class FileReader:
     ) -> None:
         """`discovery`: on the first rank of all. `sender`: where other ranks of the node wait for the same rows."""
         self._files, self._declared, self._backlog, self._log = files, declared, backlog, log
+        self._ends = StepEnds(backlog.min_rows)
         self._sender = sender
         self._discovery = discovery
         path = Path(files.path)
@@ -63,6 +66,7 @@ class FileReader:
         self._converter = ThreadPoolExecutor(1, "rap-file-converter")
         self._late: tuple[Future[Chunk], bool] | None = None
         """The newest chunk that is not put yet, and whether it is its file's last."""
+        self._decoder: tuple[pa.Schema, Decoder] | None = None
         self._thread = threading.Thread(target=self._run, name="rap-file-reader", daemon=True)
 
     def start(self) -> None:
@@ -178,6 +182,7 @@ class FileReader:
         chunk = replace(late.result(), last=True) if last else late.result()
         if not self._backlog.put(chunk):
             return False
+        self._ends.passed(chunk.num_good - chunk.num_rows)
         self._tell(chunk)
         return True
 
@@ -185,11 +190,18 @@ class FileReader:
         """The file's chunks, the newest being converted in a thread of its own."""
         path = self._directory / record.name
         self._await_visible(path, record.size_bytes)
-        with closing(open_file(path, self._files.format, self._files.csv, self._declared)) as file:
-            decoder = Decoder(self._declared, file.schema, str(path))
+        with closing(open_file(path, self._files.format, self._files.csv, self._declared, ends=self._ends)) as file:
+            decoder = self._decoder_of(file.schema, path)
             base = unit_id(record.name)
             for piece in file.pieces(wanted_columns(self._declared), record.first_row):
+                self._ends.passed(piece.num_rows)
                 yield self._converter.submit(decode_piece, decoder, piece, record=record, unit_base=base)
+
+    def _decoder_of(self, schema: pa.Schema, path: Path) -> Decoder:
+        """A new one where the schema is not that of the file before. Raises SchemaMismatch."""
+        if self._decoder is None or not schema.equals(self._decoder[0]):
+            self._decoder = schema, Decoder(self._declared, schema, str(path))
+        return self._decoder[1]
 
     def _await_visible(self, path: Path, size_bytes: int) -> None:
         """Returns once the file is here as the first rank saw it; raises SourceError when it does not come."""

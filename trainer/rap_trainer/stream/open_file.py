@@ -13,14 +13,15 @@ from rap_trainer.stream.csv_file import CsvEvents
 from rap_trainer.stream.decode import Declared
 from rap_trainer.stream.file_format import EventFile
 from rap_trainer.stream.parquet_file import ParquetEvents
+from rap_trainer.stream.step_ends import StepEnds
 
 _ARROW = {"int32": pa.int32(), "int64": pa.int64(), "float32": pa.float32(), "float64": pa.float64()}
 
 
-def open_file(path: Path, format_name: str, csv: Csv, declared: Declared) -> EventFile:
-    """The file, open. Raises FileProblem, and OSError when the disk itself fails."""
+def open_file(path: Path, format_name: str, csv: Csv, declared: Declared, *, ends: StepEnds | None = None) -> EventFile:
+    """The file, open; in pieces that end where steps do if it can. Raises FileProblem, and OSError when the disk itself fails."""
     if format_name == "parquet":
-        return ParquetEvents(path)
+        return ParquetEvents(path, ends)
     if format_name == "arrow":
         return ArrowEvents(path)
     if format_name == "tsv" and csv.delimiter == ",":

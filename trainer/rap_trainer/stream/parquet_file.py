@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rap_trainer.stream.file_format import PIECE_BYTES, FileProblem, FileReason, Piece, reading, require_rows
+from rap_trainer.stream.step_ends import StepEnds
 
 MAGIC = b"PAR1"
 _FOOTER_BYTES = 12  # header magic, footer length, trailing magic: the least a file can have
@@ -19,19 +20,20 @@ _STREAM_BUFFER_BYTES = 1 << 20  # a column
 
 
 class ParquetEvents:
-    """An open Parquet file. Raises FileProblem."""
+    """An open Parquet file, in pieces that end where steps do. Raises FileProblem."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, ends: StepEnds | None = None) -> None:
         self._path = path
+        self._ends = ends or StepEnds()
         _check_ends(path)
         with reading(path):
-            metadata = pq.read_metadata(path)
+            self._file = pq.ParquetFile(path, pre_buffer=False)
+            metadata = self._file.metadata
             groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
             self._group_rows = [group.num_rows for group in groups]
-            streamed = max((group.total_byte_size for group in groups), default=0) > _STREAMED_GROUP_BYTES
-            self._file = pq.ParquetFile(
-                path, metadata=metadata, pre_buffer=False, buffer_size=_STREAM_BUFFER_BYTES if streamed else 0
-            )
+            if any(group.total_byte_size > _STREAMED_GROUP_BYTES for group in groups):
+                self._file.close()
+                self._file = pq.ParquetFile(path, metadata=metadata, pre_buffer=False, buffer_size=_STREAM_BUFFER_BYTES)
             self.schema: pa.Schema = self._file.schema_arrow
             self._row_bytes = max((_decoded_row_bytes(group) for group in groups[:8]), default=1.0)
 
@@ -47,22 +49,31 @@ class ParquetEvents:
                 row += group_rows
         if not groups:
             return
-        most_rows = min(MAX_PIECE_ROWS, max(MIN_PIECE_ROWS, int(PIECE_BYTES / self._row_bytes)))
-        rows = sum(self._group_rows[number] for number in groups)
-        num_pieces = max(1, math.ceil(rows / most_rows - 1 / 16))
-        piece_rows = max(
-            1, math.ceil(rows / num_pieces)
-        )  # about equal: nothing is read while a small last one is converted
-        batches = self._file.iter_batches(piece_rows, row_groups=groups, columns=columns, use_threads=True)
+        skipped, rows = first_row - row, sum(self._group_rows[number] for number in groups)
+        batches = self._file.iter_batches(self._piece_rows(rows, skipped), row_groups=groups, columns=columns)
         while True:
             with reading(self._path):
                 batch = next(batches, None)
             if batch is None:
                 break
-            kept = batch.slice(min(max(0, first_row - row), batch.num_rows))
-            row += batch.num_rows
+            kept = batch.slice(min(skipped, batch.num_rows))
+            row, rows = row + batch.num_rows, rows - batch.num_rows
+            skipped -= batch.num_rows - kept.num_rows
             if kept.num_rows:
                 yield Piece(first_row=row - kept.num_rows, num_rows=kept.num_rows, batch=kept, owned=True)
+            self._file.reader.set_batch_size(self._piece_rows(rows, skipped))  # Arrow looks at it before each batch
+
+    def _piece_rows(self, rows: int, skipped: int) -> int:
+        """Of the next piece, where so many rows are left, the first of which are read for nothing.
+
+        Pieces are about equal: nothing is read while a small last one is converted.
+        """
+        most_rows = min(MAX_PIECE_ROWS, max(MIN_PIECE_ROWS, int(PIECE_BYTES / self._row_bytes)))
+        num_pieces = max(1, math.ceil(rows / most_rows - 1 / 16))
+        piece_rows = max(1, math.ceil(rows / num_pieces))
+        if num_pieces == 1 or piece_rows <= skipped:
+            return piece_rows
+        return skipped + self._ends.near(piece_rows - skipped)
 
     def close(self) -> None:
         """Closes the file."""

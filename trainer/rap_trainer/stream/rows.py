@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -71,7 +72,7 @@ class Rows:
     def num_rows(self) -> int:
         return len(self.row_ids_R)
 
-    @property
+    @cached_property
     def num_bytes(self) -> int:
         own = self.row_ids_R.nbytes + self.event_times_s_R.nbytes
         return own + sum(column.num_bytes for column in self.columns.values())
@@ -93,17 +94,16 @@ def batch_of(spans: Sequence[Span], global_rows: int) -> RawBatch:
     num_rows = sum([span.stop - span.start for span in spans])
     blocks = _cut_blocks(spans, num_rows)
     values, nulls = tensors_of(blocks, "values"), tensors_of(blocks, "nulls")
-    ones_B = torch.ones(num_rows, dtype=torch.int32)
-    value_of, null_of, make = values.get, nulls.get, Column.of
-    columns = {}
-    for name, column in spans[0].rows.columns.items():
-        tensor = value_of(name)
-        if tensor is not None:
-            columns[name] = make(tensor, null_of(name), ones_B if column.is_list else None)
-        elif len(spans) == 1:
-            columns[name] = _cut(column, spans[0], ones_B)
-        else:
-            columns[name] = _joined([(rows.columns[name], start, stop) for rows, start, stop in spans], ones_B)
+    ones_B = _ones(num_rows)
+    if len(spans) == 1:
+        columns = _cut(spans[0], values, nulls, ones_B)
+    else:
+        columns = {
+            name: Column.of(values[name], nulls.get(name), ones_B if column.is_list else None)
+            if name in values
+            else _joined([(rows.columns[name], start, stop) for rows, start, stop in spans], ones_B)
+            for name, column in spans[0].rows.columns.items()
+        }
     return RawBatch(
         columns=columns,
         row_ids_B=_tensor([rows.row_ids_R[start:stop] for rows, start, stop in spans]),
@@ -112,6 +112,13 @@ def batch_of(spans: Sequence[Span], global_rows: int) -> RawBatch:
         global_rows=global_rows,
         blocks=blocks,
     )
+
+
+@lru_cache(maxsize=8)  # sizes of batches; made anew it takes 8 % of cutting one
+def _ones(num_rows: int) -> torch.Tensor:
+    """Lengths of lists that all have one value, [B]. The same memory for all batches, into which nobody writes."""
+    with torch.inference_mode(False):  # it may serve first and train later
+        return torch.ones(num_rows, dtype=torch.int32)
 
 
 def _cut_blocks(spans: Sequence[Span], num_rows: int) -> tuple[Block, ...]:
@@ -167,15 +174,28 @@ def empty(num: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     return np.frombuffer(pa.allocate_buffer(num * dtype.itemsize), dtype)
 
 
-def _cut(column: ColumnRows, span: Span, ones_B: torch.Tensor) -> Column:
-    """The span's part of a column, as views."""
-    _, start, stop = span
-    first, last = column.bounds(start, stop)
-    lengths = ones_B if column.is_list else None
-    if column.lengths_R is not None:
-        lengths = torch.from_numpy(column.lengths_R[start:stop])
-    nulls = None if column.nulls is None else torch.from_numpy(column.nulls[first:last])
-    return Column.of(torch.from_numpy(column.values[first:last]), nulls, lengths)
+def _cut(
+    span: Span, values_of: Mapping[str, torch.Tensor], nulls_of: Mapping[str, torch.Tensor], ones_B: torch.Tensor
+) -> dict[str, Column]:
+    """The span's part of every column, as views: of the blocks that were cut already, or of a column's own memory.
+
+    Done for every column and step, so without a call more than it takes.
+    """
+    rows, start, stop = span
+    make, view = Column.of, torch.from_numpy
+    columns = {}
+    for name, column in rows.columns.items():
+        lengths_B = ones_B if column.is_list else None
+        if name in values_of:
+            columns[name] = make(values_of[name], nulls_of.get(name), lengths_B)
+            continue
+        first, last, lengths_R = start, stop, column.lengths_R
+        if lengths_R is not None:
+            first, last = column.bounds(start, stop)
+            lengths_B = view(lengths_R[start:stop])
+        nulls_N = None if column.nulls is None else view(column.nulls[first:last])
+        columns[name] = make(view(column.values[first:last]), nulls_N, lengths_B)
+    return columns
 
 
 def _joined(parts: Sequence[tuple[ColumnRows, int, int]], ones_B: torch.Tensor) -> Column:
