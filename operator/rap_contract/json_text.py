@@ -64,7 +64,8 @@ def read_document(kind: type[Read], document: object, *, hint: str) -> Read:
 
 def _problem(details: Any, hint: str) -> Problem:
     message = {"missing": "required", "extra_forbidden": "unknown key"}.get(details["type"], details["msg"])
-    value = "" if details["type"] in ("missing", "extra_forbidden") else repr(details["input"])[:MAX_SHOWN]
+    whole = details["type"] in ("missing", "extra_forbidden") or not details["loc"]
+    value = "" if whole else repr(details["input"])[:MAX_SHOWN]
     return Problem(path=details["loc"], message=message.removeprefix("Value error, "), hint=hint, value=value)
 
 

@@ -85,6 +85,8 @@ class WindowProfile(Model):
     """None: not measured apart from the step."""
     responses: tuple[Response, ...] = Field(default=(), max_length=10_000)
     """Without any, nothing is assumed to hide here."""
+    ids_leave_seconds: Seconds = 0.0
+    """What the step loses, besides the work, if the last kernel ends here and ids leave for their owners; 0: not measured."""
 
 
 Rate = Annotated[float, Field(ge=0, le=1)]

@@ -66,8 +66,11 @@ class Costs:
         self._curves: dict[tuple[str, Grid, Kind], Curve] = {}
         self.grids: dict[str, tuple[Grid, ...]] = {INLINE: (None,)}
         """Grid sizes that were measured, by window."""
+        self.ids_leave_seconds: dict[str, float] = {INLINE: 0.0}
+        """What it costs besides that the last kernel ends there, by window."""
         for name in PLACES:
             window = profile.window(name)
+            self.ids_leave_seconds[name] = window.ids_leave_seconds
             known: dict[Grid, None] = {None: None, **{response.programs: None for response in window.responses}}
             self.grids[name] = tuple(sorted(known, key=lambda programs: (programs is not None, programs or 0)))
             for programs in known:

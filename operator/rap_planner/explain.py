@@ -107,10 +107,10 @@ def _reason(result: Result, estimate: Estimate, kernel: int) -> str:
     added = estimate.added[kernel]
     here = f"adds {added * US:.1f} us here, {inline * US:.1f} inline"
     if window == INLINE:
-        return f"no window hides it: {here}"
+        here = f"adds {added * US:.1f} us inline"
     others = [(seconds, slot) for slot, seconds in _alternatives(result, kernel) if slot[0] != INLINE]
     if not others:
-        return here
+        return f"{here}; the kernel behind it leaves no other place" if kernel + 1 < len(result.best.schedule) else here
     seconds, slot = min(others, key=lambda pair: pair[0])
     return f"{here}; next best {_slot(slot)}, step {(seconds - result.best.seconds) * US:+.1f} us"
 

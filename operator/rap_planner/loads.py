@@ -151,7 +151,11 @@ class Estimator:
 
     def rank_seconds(self, load: Load, schedule: Schedule) -> float:
         """The step of a rank, less exchange and training: negative while it would wait for others anyway."""
-        return sum(self.added(load, schedule)) - load.idle_seconds
+        return sum(self.added(load, schedule)) + self.leaving_seconds(schedule) - load.idle_seconds
+
+    def leaving_seconds(self, schedule: Schedule) -> float:
+        """What the step loses because ids leave when the last kernel has ended."""
+        return self.costs.ids_leave_seconds[schedule[-1][0]] if schedule else 0.0
 
     def slowest(self, loads: Sequence[Load], schedule: Schedule) -> tuple[float, Load]:
         """(seconds over training, its load) of the rank that all wait for."""
@@ -170,7 +174,7 @@ class Estimator:
             seconds=self.costs.training_seconds + over + exchange,
             load=load,
             added=self.added(load, schedule),
-            exchange_seconds=exchange,
+            exchange_seconds=exchange + self.leaving_seconds(schedule),
         )
 
 

@@ -65,8 +65,9 @@ def cut(estimator: Estimator, choices: Choices, load: Load) -> Schedule:
                     continue
                 spans = _spans(estimator, load, first, (window, grid))
                 for end, seconds in enumerate(spans, first + 1):
-                    if before[first] + seconds < costs[end] - EPSILON:
-                        costs[end] = before[first] + seconds
+                    leaving = estimator.costs.ids_leave_seconds[window] if end == count else 0.0
+                    if before[first] + seconds + leaving < costs[end] - EPSILON:
+                        costs[end] = before[first] + seconds + leaving
                         slots[end] = (*reached[first], *(((window, grid),) * (end - first)))
     return slots[count]
 

@@ -54,7 +54,9 @@ def random_profile(seed: int, *, windows: int = len(PLACES), grids: int = 3) -> 
                         )
                         for kind in KINDS
                     ]
-        profiles.append(WindowProfile(name=name, seconds=100 * US, responses=tuple(responses)))
+        leave_s = draw.choice([0.0, 5 * US]) if place < windows else 0.0
+        window = WindowProfile(name=name, seconds=100 * US, responses=tuple(responses), ids_leave_seconds=leave_s)
+        profiles.append(window)
     return Profile(
         device=Device(name="random", memory_bytes=10**12, driver="1"),
         date="2026-11-29",

@@ -111,6 +111,36 @@ def test_a_missing_profile_is_named(tmp_path: Path, capsys: pytest.CaptureFixtur
         planned(capsys, written(tmp_path), "--profile", tmp_path / "nowhere.json")
 
 
+def test_what_is_wrong_with_a_file_says_which_one_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    job, file = written(tmp_path), tmp_path / "mine.json"
+    file.write_text('{"a":')
+    for option in ("--profile", "--diff", "--owners"):
+        with pytest.raises(InvalidDocument, match=r"not JSON(.|\n)*mine\.json"):
+            planned(capsys, job, option, file)
+    document = json.loads(random_profile(0).to_json())
+    file.write_text(json.dumps(document | {"windows": document["windows"][:3]}))
+    with pytest.raises(InvalidDocument, match=r"missing \['mlp_fwd'(.|\n)*mine\.json") as refused:
+        planned(capsys, job, "--profile", file)
+    assert len(str(refused.value)) < 500, "the whole document is no help"
+
+
+def test_a_page_that_cannot_be_written_and_a_run_without_a_page_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(InvalidDocument, match=r"nowhere/plan\.html: No such file"):
+        planned(capsys, written(tmp_path), "--html", tmp_path / "nowhere" / "plan.html")
+    with pytest.raises(InvalidDocument, match="--measured: nothing to draw it in"):
+        planned(capsys, tmp_path / "job.yaml", "--measured", tmp_path / "history.jsonl")
+
+
+def test_a_diff_of_two_jobs_stays_short(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old = tmp_path / "old.json"
+    old.write_text(planned(capsys, written(tmp_path, 0), "--json"))
+    lines = planned(capsys, written(tmp_path, 2), "--diff", old).splitlines()
+    assert len(lines) < 50
+    assert any(re.match(r"\.\.\. \d+ more features", line) for line in lines)
+
+
 @pytest.mark.parametrize("number", range(5))
 def test_the_plans_of_the_paper_are_never_worse_than_in_the_papers_order(number: int) -> None:
     document = plan_job(number)

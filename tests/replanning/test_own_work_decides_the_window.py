@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import pytest
 from rap_contract.job import RAPJob
-from rap_contract.profile import Workload
+from rap_contract.profile import GroupWorkload, Workload
 from rap_contract.windows import INLINE, PLACES
 from rap_planner.cost import Costs
 from rap_planner.enumerate import Enumerator
+from rap_planner.explain import plan_of
 from rap_planner.kernel_cost import Grid
 from rap_planner.loads import Estimator
 from rap_planner.search import Planner
 from rap_trainer.plan_inputs import read_profile, task_for
 from rap_trainer.plans import plan_job
-from rap_trainer.profiling.found import NOTHING
+from rap_trainer.profiling.found import LAST, NOTHING
 from rap_trainer.profiling.own_work import with_own_work
 
 NARROW = 132
@@ -55,3 +56,30 @@ def test_a_window_in_which_the_step_was_shorter_than_without_adds_nothing() -> N
     measured = with_own_work(profile, own, predicted_s={None: 1e-4})
     assert measured.step_seconds == STEP_S
     assert {each.added_seconds for name in PLACES for each in measured.window(name).responses} == {0.0}
+
+
+@pytest.mark.parametrize("late", PLACES[1:])
+def test_ids_leave_after_the_window_in_which_their_leaving_cost_least(late: str) -> None:
+    document = plan_job(4, batch_size=512)
+    document["spec"]["trainer"] |= {"gpusPerNode": 2}
+    job = RAPJob.model_validate(document)
+    profile = read_profile(None, job)
+    task = task_for(job, profile, workload=Workload(default=GroupWorkload(mean_list_length=20.0)))
+    predicted_s = Estimator(Costs(profile), task).inline_seconds()
+    inline = {NOTHING: STEP_S, (INLINE, None): STEP_S + predicted_s}
+    together = {(name, None): STEP_S + 0.7 * predicted_s for name in PLACES} | {
+        (PLACES[0], None): STEP_S + 0.5 * predicted_s
+    }
+    apart = {(LAST + name, None): STEP_S + (0.1 if name == late else 0.6) * predicted_s for name in PLACES[1:]}
+    own = inline | together | apart
+    measured = with_own_work(profile, own, predicted_s={None: predicted_s})
+    result = Planner(enumerator=Enumerator.of(measured)).search(task, measured)
+    *most, last = [window for window, _ in result.best.schedule]
+    assert (set(most[: len(most) // 2]), last) == ({PLACES[0]}, late)
+    assert result.best.seconds == pytest.approx(own[LAST + late, None], rel=0.02)
+    plan = plan_of(result, measured)
+    assert sum(part.seconds for part in plan.prediction.parts) == pytest.approx(result.best.seconds)
+    estimator = Estimator(Costs(measured), task)
+    for slot, seconds in (inline | together).items():
+        if slot != NOTHING:
+            assert estimator.step_seconds(frozenset(), (slot,) * len(task.kernels)) == pytest.approx(seconds, rel=0.01)

@@ -60,6 +60,9 @@ def run(arguments: argparse.Namespace) -> int:
     if old is not None and new is not None:
         print("\n".join(diff(old, new)))
         return ExitCode.DONE
+    if arguments.measured is not None and arguments.html is None:
+        hint = "give --html too: the parts of a run are drawn in the page"
+        raise InvalidDocument([Problem(path=("--measured",), message="nothing to draw it in", hint=hint)])
     profile = read_profile(arguments.profile, job)
     text = None if arguments.workload is None else read_text(arguments.workload)
     workload = workload_of(job, text, mean_length=arguments.mean_length)
@@ -72,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.html is not None:
         measured = None if arguments.measured is None else measured_parts(read_text(arguments.measured))
         drawn = timelines(plan, profile, result.estimator, measured)
-        arguments.html.write_text(page(plan, task, drawn, source=f"{profile.device.name}, {profile.date}"))
+        _write(arguments.html, page(plan, task, drawn, source=f"{profile.device.name}, {profile.date}"))
     if arguments.json:
         print(plan.to_json())
     elif old is not None:
@@ -95,6 +98,14 @@ def _to_compare(paths: Sequence[Path] | None) -> tuple[Plan | None, Plan | None]
     return old, rest[0] if rest else None
 
 
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text)
+    except OSError as error:
+        hint = "give a path in a folder that exists and may be written"
+        raise InvalidDocument([Problem(path=(), message=f"{path}: {error.strerror}", hint=hint)]) from None
+
+
 def _positive(text: str) -> float:
     value = float(text)
     if not 0 < value < 1e6:
@@ -106,9 +117,9 @@ def table(job: RAPJob, task: Task, plan: Plan, *, source: str) -> Iterator[str]:
     """The lines of a plan for people."""
     prediction = plan.prediction
     step = prediction.step_seconds
-    yield f"plan {plan.hash} of {plan.job}: {plan.num_ranks} rank(s), {len(plan.kernels)} fused kernels ({source})"
+    yield f"plan {plan.hash} of {plan.job}: {plan.num_ranks} rank(s), {len(plan.kernels)} fused kernel(s) ({source})"
     if prediction.indicative:
-        yield "indicative: the profile is of another model or machine; `rap profile` makes one of yours"
+        yield "indicative: the profile is of another model or machine, its step and windows too; `rap profile` makes one of yours"
     yield ""
     heads = ("feature group", "features", "chain", "where", "when", "ms alone", "why here")
     yield from _columns([heads, *_groups(job, task, plan)])
@@ -182,10 +193,15 @@ def diff(old: Plan, new: Plan) -> Iterator[str]:
     yield f"{old.hash} -> {new.hash}"
     before, after = old.prediction.step_seconds, new.prediction.step_seconds
     yield f"predicted step {before * MS:.3f} -> {after * MS:.3f} ms ({(after - before) * US:+.1f} us)"
-    for name in dict.fromkeys((*old.mapping, *new.mapping)):
-        was, now = _where(old, name), _where(new, name)
-        if was != now:
-            yield f"feature {name}: {was} -> {now}"
+    moved = [
+        f"feature {name}: {was} -> {now}"
+        for name in dict.fromkeys((*old.mapping, *new.mapping))
+        for was, now in ((_where(old, name), _where(new, name)),)
+        if was != now
+    ]
+    yield from moved[:MAX_GROUPS]
+    if len(moved) > MAX_GROUPS:
+        yield f"... {len(moved) - MAX_GROUPS} more features"
     if [kernel.features for kernel in old.kernels] != [kernel.features for kernel in new.kernels]:
         yield f"fused kernels: {len(old.kernels)} -> {len(new.kernels)}, not the same features in each"
         return

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rap_contract.graph import FeatureGraph, compile_features
 from rap_contract.job import RAPJob
+from rap_contract.json_text import MAX_SHOWN
 from rap_contract.plan import FusedKernel, Plan
 from rap_contract.problem import InvalidDocument, Problem
 from rap_contract.profile import GroupWorkload, Profile, Workload
@@ -163,7 +166,8 @@ def read_profile(path: Path | None, job: RAPJob) -> Profile:
     """A profile file, checked against the job's model; without a path the one of an H200 that comes with RAP."""
     if path is None:
         return Profile.from_json((resources.files("rap_trainer") / "profiles" / DEFAULT_PROFILE).read_text())
-    profile = Profile.from_json(read_text(path))
+    with naming(path):
+        profile = Profile.from_json(read_text(path))
     here = None if profile.device.name == ANY_CPU else _device_here(job)
     problems = profile.mismatches(device=here, model_hash=model_hash(job))
     if problems:
@@ -185,9 +189,10 @@ def read_owners(path: Path | None, job: RAPJob) -> dict[str, int] | None:
     from rap_contract.json_text import parse_json
 
     hint = 'give {"cat_0": 0, "cat_1": 1}: the rank that owns each table'
-    document = parse_json(read_text(path), hint=hint)
+    with naming(path):
+        document = parse_json(read_text(path), hint=hint)
     if not isinstance(document, dict):
-        raise InvalidDocument([Problem(path=(), message="not a mapping of tables to ranks", hint=hint)])
+        raise InvalidDocument([Problem(path=(), message=f"{path}: not a mapping of tables to ranks", hint=hint)])
     graph, problems = compile_features(job.spec)
     if graph is None:
         raise InvalidDocument(problems)
@@ -195,7 +200,12 @@ def read_owners(path: Path | None, job: RAPJob) -> dict[str, int] | None:
     ranks = trainer.nodes * (trainer.gpus_per_node or trainer.processes_per_node)
     known = {table.name for table in graph.tables}
     wrong = [
-        Problem(path=(str(name),), message=f"no such table or no rank of 0 to {ranks - 1}", hint=hint, value=repr(rank))
+        Problem(
+            path=(str(name),),
+            message=f"no such table or no rank of 0 to {ranks - 1}",
+            hint=hint,
+            value=repr(rank)[:MAX_SHOWN],
+        )
         for name, rank in document.items()
         if name not in known or not isinstance(rank, int) or not 0 <= rank < ranks
     ]
@@ -216,7 +226,21 @@ def owners_of(plan: ShardingPlan) -> dict[str, int]:
 
 def read_plan(path: Path) -> Plan:
     """A plan file. Raises InvalidDocument."""
-    return Plan.from_json(read_text(path))
+    with naming(path):
+        return Plan.from_json(read_text(path))
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """What is wrong with a file says which one it is."""
+    try:
+        yield
+    except InvalidDocument as invalid:
+        named = [
+            each if str(path) in each.message else replace(each, hint=f"{each.hint}; it is in {path}")
+            for each in invalid.problems
+        ]
+        raise InvalidDocument(named) from None
 
 
 def read_text(path: Path) -> str:

@@ -41,6 +41,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Measures, writes and prints; returns an exit code. Raises InvalidDocument for a bad job or ranks that failed."""
     job = load_job(arguments.job)
     ranks = arguments.nproc or job.spec.trainer.ranks_per_node
+    if not os.access(arguments.out.parent, os.W_OK):  # told before anything is measured for it
+        hint = "give --out a path in a folder that exists and may be written"
+        raise InvalidDocument([Problem(path=(), message=f"{arguments.out}: cannot be written", hint=hint)])
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     command += ["-m", "rap_trainer.profiling.rank", str(arguments.job), "--out", str(arguments.out)]
     command += ["--date", time.strftime("%Y-%m-%d"), "--mean-length", str(arguments.mean_length)]

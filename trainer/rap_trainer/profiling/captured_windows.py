@@ -10,6 +10,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 import torch.distributed as dist
@@ -21,7 +22,7 @@ from rap_trainer.captured.assemble import Assembly
 from rap_trainer.captured.capture import CapturedSteps
 from rap_trainer.captured.schedule import Placement, Schedule, Window
 from rap_trainer.captured.step import NoPreprocessing, Preprocessor
-from rap_trainer.profiling.found import NOTHING, Found, slowest
+from rap_trainer.profiling.found import LAST, NOTHING, Found, slowest
 from rap_trainer.profiling.launches import graph_seconds
 from rap_trainer.profiling.probes import Probes, ProbeSize
 from rap_trainer.world import World
@@ -136,10 +137,19 @@ class CapturedWindows:
         return seconds
 
     def with_all(self, work: Preprocessor) -> dict[Slot, float]:
-        """Seconds of a step without work (NOTHING), and with all of it in each of `tried`. Collective."""
+        """Seconds of a step without work (NOTHING), and with all of it in each of `tried`. Collective.
+
+        Of several ranks also with all of it in the first window but the LAST kernel, behind which ids leave for their owners.
+        """
+        count = work.num_kernels
         cases = {NOTHING: self._steps(NoPreprocessing(), Schedule())}
         for window, programs in tried(self._world.device):
-            cases[window, programs] = self._steps(work, Schedule.uniform(work.num_kernels, Window(window), programs))
+            cases[window, programs] = self._steps(work, Schedule.uniform(count, Window(window), programs))
+        if self._world.size > 1 and count > 1:
+            *most, last = Schedule.uniform(count, Window(PLACES[0])).placements
+            for name in PLACES[1:]:
+                schedule = Schedule(placements=(*most, replace(last, window=Window(name))))
+                cases[LAST + name, None] = self._steps(work, schedule)
         found = in_turn(cases, self._world, num_steps=self._num_steps, repeats=REPEATS)
         for steps in cases.values():
             steps.close()

@@ -15,6 +15,8 @@ from rap_trainer.world import World
 
 NOTHING: Slot = ("", None)
 """The step without preprocessing, among steps with it in each window."""
+LAST = "last in "
+"""Before a window: the step with the last kernel there and all others in the first of PLACES."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,7 @@ from rap_trainer.captured.schedule import Schedule, Window
 from rap_trainer.captured.step import NoPreprocessing, Preprocessor
 from rap_trainer.profiling.captured_again import need_room, nothing_changed
 from rap_trainer.profiling.captured_windows import LONG_S, in_turn, timed, tried
-from rap_trainer.profiling.found import NOTHING
+from rap_trainer.profiling.found import LAST, NOTHING
 from rap_trainer.world import World
 
 STEPS, REPEATS = (4, 2), (3, 2)
@@ -59,11 +59,6 @@ def own_work(runtime: CapturedRuntime, world: World) -> dict[Slot, float]:
     return found
 
 
-def is_of_own_work(profile: Profile) -> bool:
-    """Whether its windows were measured with the job's own launches."""
-    return any(each.num_bytes == 0 for window in profile.windows for each in window.responses)
-
-
 def with_own_work(profile: Profile, own: Mapping[Slot, float], *, predicted_s: Mapping[Grid, float]) -> Profile:
     """The profile whose windows say of the job's preprocessing as it is now what was measured.
 
@@ -71,22 +66,34 @@ def with_own_work(profile: Profile, own: Mapping[Slot, float], *, predicted_s: M
     """
     inline_s = max(own[INLINE, None] - own[NOTHING], LEAST_S)
     scale = inline_s / predicted_s[None] if predicted_s[None] > 0 else 1.0
+    leaving = _leaving(own)
     windows = []
     for window in profile.windows:
         if window.name in PLACES:
+            leave_s = leaving.get(window.name, window.ids_leave_seconds)
             responses = tuple(
                 Response(
                     kind=kind,
                     programs=programs,
                     num_bytes=0,
                     solo_seconds=inline_s if programs is None else scale * predicted_s[programs],
-                    added_seconds=max(seconds - own[NOTHING], 0.0),
+                    added_seconds=max(seconds - own[NOTHING] - leave_s, 0.0),
                 )
                 for (name, programs), seconds in own.items()
                 if name == window.name
                 for kind in KINDS
             )
-            window = window.model_copy(update={"responses": responses})
+            window = window.model_copy(update={"responses": responses, "ids_leave_seconds": leave_s})
         windows.append(window)
     scaled = corrected(profile, preprocessing=scale)
     return scaled.model_copy(update={"step_seconds": own[NOTHING], "windows": tuple(windows)})
+
+
+def _leaving(own: Mapping[Slot, float]) -> dict[str, float]:
+    """What the step loses where the last kernel ends in a window rather than in the best one, by window; empty: not measured."""
+    found = {name: own[LAST + name, None] for name in PLACES if (LAST + name, None) in own}
+    if not found:
+        return {}
+    found[PLACES[0]] = own[PLACES[0], None]
+    least = min(found.values())
+    return {name: seconds - least for name, seconds in found.items()}
