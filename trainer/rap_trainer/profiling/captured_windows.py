@@ -36,6 +36,8 @@ TIMED_S, STEPS, REPEATS = 12e-3, (12, 16), 3
 that is timed: in 4 of 24 ms what a probe added was off by 0.5 ms (plan 4, 2 H200s, 2026-11-30)."""
 BRIEF_STEPS, LONGEST_S = 4, 0.3
 """Of a timing at least, where all is to be found in seconds or so many steps as else would take longer than that."""
+AT_ONCE = 8
+"""Steps captured to be timed in turn: each of plan 4 holds some GB."""
 LONG_S, IDLE_S = 10e-3, 5e-6
 """Steps as long as this are timed once, with the two shortest probes and one of so long, which shows what the window itself costs."""
 
@@ -142,17 +144,24 @@ class CapturedWindows:
         Of several ranks also with all of it in the first window but the LAST kernel, behind which ids leave for their owners.
         """
         count = work.num_kernels
-        cases = {NOTHING: self._steps(NoPreprocessing(), Schedule())}
-        for window, programs in tried(self._world.device):
-            cases[window, programs] = self._steps(work, Schedule.uniform(count, Window(window), programs))
+        schedules: dict[Slot, Schedule] = {
+            slot: Schedule.uniform(count, Window(slot[0]), slot[1]) for slot in tried(self._world.device)
+        }
         if self._world.size > 1 and count > 1:
             *most, last = Schedule.uniform(count, Window(PLACES[0])).placements
             for name in PLACES[1:]:
-                schedule = Schedule(placements=(*most, replace(last, window=Window(name))))
-                cases[LAST + name, None] = self._steps(work, schedule)
-        found = in_turn(cases, self._world, num_steps=self._num_steps, repeats=REPEATS)
-        for steps in cases.values():
-            steps.close()
+                schedules[LAST + name, None] = Schedule(placements=(*most, replace(last, window=Window(name))))
+        found: dict[Slot, float] = {}
+        order = (NOTHING, *sorted(schedules, key=lambda slot: slot[1] is not None))
+        for first in range(0, len(order), AT_ONCE):
+            cases = {
+                slot: self._steps(NoPreprocessing() if slot == NOTHING else work, schedules.get(slot, Schedule()))
+                for slot in order[first : first + AT_ONCE]
+            }
+            found |= in_turn(cases, self._world, num_steps=self._num_steps, repeats=REPEATS)
+            for steps in cases.values():
+                steps.close()
+            torch.cuda.empty_cache()
         return found
 
     def optimizer_seconds(self) -> float:
