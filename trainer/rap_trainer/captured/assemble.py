@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torchrec.distributed.composable.table_batched_embedding_slice import TableBatchedEmbeddingSlice
@@ -231,6 +232,7 @@ def assemble(
             TracedPart, allocate=chosen.allocate_grads, num_dense=num_dense, precision=precision, tables=tables
         )
         dense = _traced(model, ownership.keys, blocks, part=part)
+    rows = row_lookup(table_modules(sharded), blocks, chosen, world.device) if direct and ids_proven else None
     optimizer = FlatOptimizer(rule_of(torch_optimizer(model)), dense.flat)
     optimizer.load_from(torch_optimizer(model))
     return Assembly(
@@ -245,8 +247,16 @@ def assemble(
         ownership=ownership,
         tail_rows=_rows_of_last(sharded),
         torch_optimizer=torch_optimizer(model),
-        rows=row_lookup(table_modules(sharded), blocks, chosen, world.device) if direct and ids_proven else None,
+        rows=rows if _on_all_ranks(rows is not None, world) else None,
     )
+
+
+def _on_all_ranks(flag: bool, world: World) -> bool:
+    """Collective."""
+    said = torch.tensor([int(flag)])
+    if world.size > 1:
+        dist.all_reduce(said, dist.ReduceOp.MIN, group=world.control_group)
+    return bool(said)
 
 
 def _traced(
