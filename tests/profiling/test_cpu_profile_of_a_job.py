@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +21,8 @@ from rap_planner.explain import plan_of
 from rap_planner.search import Planner
 from rap_trainer.plan.fits import busiest_window
 from rap_trainer.plan_inputs import read_profile, task_for
-from rap_trainer.profile_command import summary
+from rap_trainer.plans import plan_job
+from rap_trainer.profile_command import add_arguments, run, summary
 from rap_trainer.profiling.device import device_of, name_of_device
 from rap_trainer.profiling.rank import measure
 from rap_trainer.world import World, join_world
@@ -108,3 +110,11 @@ def test_a_profile_of_another_device_or_model_is_refused_with_both_names(profile
     file.write_text(random_profile(0).to_json())
     with pytest.raises(InvalidDocument, match=re.escape(f"another device than {name_of_device(gpu=False)}")):
         read_profile(file, job)
+
+
+def test_a_file_that_cannot_be_written_is_told_before_anything_is_measured(tmp_path: Path) -> None:
+    job, parser = tmp_path / "job.yaml", argparse.ArgumentParser()
+    job.write_text(json.dumps(plan_job(0)))
+    add_arguments(parser)
+    with pytest.raises(InvalidDocument, match=r"nowhere/p\.json: cannot be written"):
+        run(parser.parse_args([str(job), "--out", str(tmp_path / "nowhere" / "p.json")]))
