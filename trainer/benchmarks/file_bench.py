@@ -1,9 +1,10 @@
 """Parquet to tensors beside bare pyarrow reading of the same columns. Prints JSON lines.
 
-`python trainer/benchmarks/file_bench.py [--rows N] [--repeats R]`. All sides run in one process, in
-turn, over the same files from the page cache; shares are those of the medians. On a machine that is
+`python trainer/benchmarks/file_bench.py [--rows N] [--repeats R]`. The sides take turns over the same files from the page
+cache, each kind in a process of its own: bare reading with pyarrow as it comes, bare reading with the setting of the
+allocator that `rap run` makes (`arrow_memory.py`), and the source with it. Shares are those of the medians. On a machine that is
 busy with other work the CPU share is the steadier one. Bare reading is Arrow's `iter_batches` with its usual threads,
-in record batches as large as the source's own pieces, of Arrow's default of 65,536 rows, or of 262,144: the
+in record batches as large as the source's own pieces and of three fixed sizes, Arrow's default among them: the
 one of least time, and of least CPU, counts. A stream has no end, so each file is there LINKS times under
 as many names: beginning and end of a run, a tenth of a second, count for little.
 """
@@ -12,12 +13,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
+import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
+from unittest.mock import patch
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -25,11 +30,13 @@ from rap_contract.job import RAPJobSpec
 from rap_trainer.produce.directory import Directory, write_directory
 from rap_trainer.produce.options import Produce
 from rap_trainer.step.loop import IDLE_S
+from rap_trainer.stream.arrow_memory import KEPT
 from rap_trainer.stream.files import FileSource
 from rap_trainer.stream.parquet_file import MAX_PIECE_ROWS, ParquetEvents
 
 LINKS = 3
-DEFAULT_ROWS = 65_536  # pyarrow's own batch size
+BARE_ROWS = (32_768, 65_536, MAX_PIECE_ROWS)  # 65,536 is pyarrow's own batch size
+BATCH_ROWS = (4096, 16_384)
 COLUMNS = ["label", *(f"int_{i}" for i in range(13)), *(f"cat_{i}" for i in range(26))]
 
 
@@ -73,39 +80,72 @@ def _job(path: Path, integer: str, batch_rows: int = 4096) -> RAPJobSpec:
 
 
 def _compare(name: str, path: Path, integer: str, repeats: int) -> None:
-    small, large, piece_rows = _job(path, integer), _job(path, integer, 16_384), _piece_rows(path)
-    bare = {f"pyarrow iter_batches of {size}": size for size in (piece_rows, DEFAULT_ROWS, MAX_PIECE_ROWS)}
-    sides: dict[str, Callable[[], int]] = {
-        **{side: partial(_iter_batches, path, size) for side, size in bare.items()},
-        "rap FileSource, batch 4096": lambda: _source(small),
-        "rap FileSource, batch 16384": lambda: _source(large),
+    sizes = (_piece_rows(path), *BARE_ROWS)
+    bare: dict[str, Callable[[], int]] = {str(size): partial(_iter_batches, path, size) for size in sizes}
+    ours: dict[str, Callable[[], int]] = {str(size): partial(_source, _job(path, integer, size)) for size in BATCH_ROWS}
+    kinds = {
+        "pyarrow iter_batches": _Process(bare, {}),
+        "pyarrow iter_batches, memory kept": _Process(bare, KEPT),
+        "rap FileSource, batch": _Process(ours, KEPT),
     }
-    seconds: dict[str, list[float]] = {side: [] for side in sides}
-    cpu_seconds: dict[str, list[float]] = {side: [] for side in sides}
-    rows = 0
+    runs: dict[tuple[str, str], list[_Run]] = {(kind, side): [] for kind, of in kinds.items() for side in of.sides}
     for repeat in range(repeats + 1):
-        for side, read in sides.items():
-            begin_s, cpu_begin_s = time.perf_counter(), time.process_time()
-            rows = read()
+        for kind, side in runs:
+            run = kinds[kind].run(side)
             if repeat:  # the first fills the page cache
-                seconds[side].append(time.perf_counter() - begin_s)
-                cpu_seconds[side].append(time.process_time() - cpu_begin_s)
-    medians = {side: statistics.median(values) for side, values in seconds.items()}
-    cpu_medians = {side: statistics.median(values) for side, values in cpu_seconds.items()}
-    bare_s, bare_cpu_s = min(medians[side] for side in bare), min(cpu_medians[side] for side in bare)
-    for side, median_s in medians.items():
+                runs[kind, side].append(run)
+    for process in kinds.values():
+        process.end()
+    medians = {at: tuple(map(statistics.median, zip(*found, strict=True))) for at, found in runs.items()}
+    least = {kind: [min(m[i] for (k, _), m in medians.items() if k == kind) for i in (1, 2)] for kind in kinds}
+    (bare_s, bare_cpu_s), (kept_s, kept_cpu_s), _ = least.values()
+    for (kind, side), (rows, median_s, cpu_s) in medians.items():
         line = {
             "benchmark": "file_source",
             "case": name,
-            "side": side,
+            "side": f"{kind} {side}",
             "rows": rows,
             "rows_per_s": round(rows / median_s),
             "share_of_bare": round(bare_s / median_s, 3),
-            "cpu_share_of_bare": round(bare_cpu_s / cpu_medians[side], 3),
-            "spread_s": [round(min(seconds[side]), 3), round(max(seconds[side]), 3)],
+            "cpu_share_of_bare": round(bare_cpu_s / cpu_s, 3),
+            "share_of_bare_memory_kept": round(kept_s / median_s, 3),
+            "cpu_share_of_bare_memory_kept": round(kept_cpu_s / cpu_s, 3),
+            "spread_s": [round(edge(seconds for _, seconds, _ in runs[kind, side]), 3) for edge in (min, max)],
             "threads": pa.cpu_count(),
         }
         print(json.dumps(line), flush=True)
+
+
+_Run = tuple[int, float, float]
+"""Rows, seconds, CPU seconds."""
+
+
+class _Process:
+    """Runs sides by name in a process with more in its environment."""
+
+    def __init__(self, sides: Mapping[str, Callable[[], int]], environment: Mapping[str, str]) -> None:
+        self.sides = sides
+        context = multiprocessing.get_context("spawn")
+        self._here, there = context.Pipe()
+        self._process = context.Process(target=_serve, args=(sides, there))
+        with patch.dict(os.environ, environment):
+            self._process.start()
+
+    def run(self, side: str) -> _Run:
+        self._here.send(side)
+        run: _Run = self._here.recv()
+        return run
+
+    def end(self) -> None:
+        self._here.send(None)
+        self._process.join()
+
+
+def _serve(sides: Mapping[str, Callable[[], int]], there: Connection) -> None:
+    while (side := there.recv()) is not None:
+        begin_s, cpu_begin_s = time.perf_counter(), time.process_time()
+        rows = sides[side]()
+        there.send((rows, time.perf_counter() - begin_s, time.process_time() - cpu_begin_s))
 
 
 def _piece_rows(path: Path) -> int:
