@@ -52,8 +52,8 @@ def test_every_rank_hears_the_same_in_rank_order_round_by_round(size: int) -> No
 def test_a_line_of_which_only_a_part_has_arrived_is_waited_for() -> None:
     first, second = meet(2)
     said = [PACKET.pack(0, 0, 0), PACKET.pack(1, 2, 3)]
-    line_bytes = second._each.size // 2
-    second._turns[1][line_bytes : line_bytes + 4] = (1).to_bytes(4, sys.byteorder)  # the round of what comes, alone
+    begin = second._line_bytes
+    second._turns[1][begin : begin + 4] = (1).to_bytes(4, sys.byteorder)  # the round of what comes, alone
     with ThreadPoolExecutor(1) as pool:
         waits = pool.submit(first, said[0])
         with pytest.raises(TimeoutError):
@@ -61,6 +61,17 @@ def test_a_line_of_which_only_a_part_has_arrived_is_waited_for() -> None:
         assert second(said[1]) == waits.result(timeout=30) == b"".join(said)
     first.close()
     second.close()
+
+
+@pytest.mark.parametrize("torn", [0, 1])
+def test_a_rank_that_dies_while_it_writes_is_noticed(torn: int) -> None:
+    exchanges = meet(2)
+    begin = torn * exchanges[torn]._line_bytes
+    exchanges[torn]._turns[1][begin : begin + 4] = (1).to_bytes(4, sys.byteorder)
+    exchanges[torn].close()
+    with pytest.raises(PeerLost, match=f"no longer hears rank {torn}: Connection closed"):
+        exchanges[1 - torn](PACKET.pack(1, 2, 3))
+    exchanges[1 - torn].close()
 
 
 @pytest.mark.parametrize("gone", [0, 1])

@@ -15,6 +15,7 @@ import socket
 import struct
 import time
 import zlib
+from typing import Any
 
 from rap_trainer.host_sockets import admitted, knocked, opened
 from rap_trainer.world import PeerLost
@@ -109,17 +110,23 @@ class HostExchange:
             if rounds.count(number) == len(rounds) and tuple(map(zlib.crc32, said, rounds)) == found[1::3]:
                 return said
             began_s = began_s or time.perf_counter()
-            other = next((i for i, heard in enumerate(rounds) if heard != number), 0)
-            if self._look_at(memory, begin + other * self._line_bytes, began_s + SPIN_S):
-                self._rest(other, time.perf_counter() - began_s)
+            other = self._unheard(found)
+            self._look_at(memory, begin + other * self._line_bytes, began_s + SPIN_S)
+            waited_s = time.perf_counter() - began_s
+            if waited_s > SPIN_S:
+                self._rest(other, waited_s)
 
-    def _look_at(self, memory: memoryview, begin: int, until_s: float) -> bool:
-        """Waits for a line of this round: for one, since each look takes the line from who writes it. True: in vain."""
+    def _unheard(self, found: tuple[Any, ...]) -> int:
+        """The first of these lines that is not, or not all of it, of this round; 0 if another look is all it takes."""
+        lines = zip(found[0::3], found[1::3], found[2::3], strict=True)
+        whole = (heard == self._round and zlib.crc32(said, heard) == checksum for heard, checksum, said in lines)
+        return next((i for i, is_whole in enumerate(whole) if not is_whole), 0)
+
+    def _look_at(self, memory: memoryview, begin: int, until_s: float) -> None:
+        """Waits for a line to be of this round: for one alone, since each look takes the line from who writes it."""
         number, look, now_s = self._round, _ROUND.unpack_from, time.perf_counter
-        while now_s() < until_s:
-            if look(memory, begin)[0] == number:
-                return False
-        return True
+        while now_s() < until_s and look(memory, begin)[0] != number:
+            pass
 
     def _rest(self, other: int, waited_s: float) -> None:
         """Sleeps before the next look. Raises PeerLost if there was a look since somebody needed was gone."""
