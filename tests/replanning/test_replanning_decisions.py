@@ -237,8 +237,19 @@ def test_ranks_that_say_nothing_are_waited_for_before_their_plan_is_withdrawn() 
     assert silent.state.change.state == "Applying"
 
 
+def test_a_rank_that_says_it_runs_a_plan_nobody_handed_out_says_nothing() -> None:
+    lying = last(page(2000, 0, plan=NEW), page(2000, 1, plan="c" * 16))
+    odd = verdict(None, changed("Applying", since_s=400), in_force=NEW, readings=lying)
+    assert odd.record is None
+    late = verdict(
+        None, changed("Applying", since_s=400), in_force=NEW, readings=last(page(2000, 0, plan=NEW), page(2000, 1))
+    )
+    assert late.record is not None
+    assert late.record.reason == "NotTaken"
+
+
 def test_a_promise_within_the_noise_of_a_window_is_not_held_against_a_plan() -> None:
-    for promised, outcome in ((0.03, "Confirmed"), (0.2, "Reverting")):
+    for promised, outcome in ((0.03, "Confirmed"), (0.039, "Confirmed"), (0.2, "Reverting")):
         state_ = changed("Verifying", since_s=1000, promised_ratio=promised)
         found = verdict(None, state_, in_force=NEW, readings=readings(plan=NEW))
         assert found.record is not None

@@ -13,6 +13,7 @@ from rap_operator.replanning.window import reduced, widened
 MAX_FAILURES = 2  # ends of attempts as failures under a plan that was never proven
 SILENT = 15  # times confirmSeconds: ranks whose metrics cannot be read may well run the plan, and another change would be blind
 NOISE = 0.01  # of the step: means of two windows of a steady job differ by less, 2 % noise of a reading taken (tests/simulator)
+DOUBT = 0.04  # by which a plan must fall short: at 2 % noise of a reading two windows' means differ by 1.4 % (one sigma), and gains are small
 MIXED_NOISE = 0.1  # the same of a mix: its halves may have it in shares that differ by the capacity's bound (tests/simulator: up to 8 %)
 SAME_DATA = 0.25  # drift of the workload beyond which before and after cannot be compared, where no trigger says
 
@@ -80,7 +81,7 @@ def _applying(case: Case, change: Change) -> Verdict:
         message = f"all ranks run plan {change.plan} after {case.since_s(change.since):.1f} s"
         numbers: dict[str, float | None] = {"secondsToSwitch": case.since_s(change.since)}
         return taken.decided("Switched", change.trigger, message, plans=plans, numbers=numbers)
-    patience_s = case.policy.confirm_seconds * (1 if _is_told(case) else SILENT)
+    patience_s = case.policy.confirm_seconds * (1 if _is_told(case, change) else SILENT)
     left_s = patience_s - case.since_s(change.since)
     if left_s <= 0 and case.seen.is_running:
         return _return(case, change, "NotTaken", f"not all ranks run it after {patience_s} s")
@@ -119,7 +120,8 @@ def _judged(case: Case, change: Change, window: Window, *, noise: float) -> Verd
         "gainedRatio": gained,
         "stallSeconds": window.stall_seconds,
     }
-    if is_comparable and promised > 0 and gained < case.policy.effectiveness * promised - noise:
+    is_less = gained < case.policy.effectiveness * promised - noise and promised - gained > DOUBT
+    if is_comparable and promised > 0 and is_less:
         message = f"{100 * gained:.1f} % gained, {100 * promised:.1f} % promised"
         return _return(case, change, "Ineffective", message, numbers=numbers)
     price = gates.price_after(case.state, window.stall_seconds)
@@ -188,9 +190,16 @@ def _all_report(case: Case, plan: str) -> bool:
     return newest.plan == plan and newest.attempt == case.seen.attempt
 
 
-def _is_told(case: Case) -> bool:
-    """Whether the ranks say at all what they run."""
-    return bool(case.seen.readings) and case.seen.readings[-1].is_complete and not case.seen.readings[-1].wrong
+def _is_told(case: Case, change: Change) -> bool:
+    """Whether the ranks say what they run, and it is something that was ever handed to them."""
+    if not case.seen.readings:
+        return False
+    newest = case.seen.readings[-1]
+    return (
+        newest.is_complete
+        and not newest.wrong
+        and all(p.plan in (change.plan, change.before, "") for p in newest.pages)
+    )
 
 
 def _never_left(case: Case, change: Change) -> bool:
