@@ -11,6 +11,7 @@ import yaml
 from node_agent.agent import NodeAgent
 from operator_world.on_server import OnServer
 from operator_world.pods import pod_sharing
+from rap_trainer.checkpoint.layout import read_manifest
 from rap_trainer.cli import main as rap
 from servers.waiting import wait_until
 
@@ -59,6 +60,6 @@ def test_a_job_trains_on_two_nodes_loses_a_pod_and_ends_with_every_row_counted_o
     assert "Completed" in row
     assert status["attempt"]["number"] == 2, json.dumps(status["attempt"])
     assert status["restarts"]["byReason"] == {"Killed": 1, "Completed": 1}
-    last = json.loads((max(checkpoints()) / "COMMIT").read_text())
-    assert (last["attempt"], last["world_size"], last["rows"]) == (2, 4, ROWS)
-    assert last["step"] == -(-ROWS // 256)  # full batches of 4 ranks x 64 rows: none was trained twice or left out
+    last = read_manifest(max(checkpoints()))
+    assert (last.attempt, last.world_size, last.rows) == (2, 4, ROWS)
+    assert last.step == -(-ROWS // 256)  # full batches of 4 ranks x 64 rows: none was trained twice or left out
