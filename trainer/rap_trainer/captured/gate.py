@@ -2,10 +2,12 @@
 
 FBGEMM's backward is one call: it linearises and sorts ids, which depend on the batch alone, and then reads the gradients.
 While the step is captured it is called on the lookup's lane as if the gradients were there already, and behind what the
-lookup itself waited for, with priority, so that ids are sorted beside the lookup, whose many small blocks make room: behind it each of a
-dozen small kernels would wait for a large one of the dense part, which leaves no SM free until it ends. The gate then adds the missing edge to the graph: from whatever completes the gradients to
-the first kernel of that call that is not known to touch ids only. An unknown kernel is taken to read gradients, so a new FBGEMM costs
-time, never correctness.
+lookup itself waited for, so that ids are sorted before and beside the lookup and no update waits for them. The gate then adds the missing edge
+to the graph: from whatever completes the gradients to the first kernel of that call that is not known to touch ids only. An unknown kernel is
+taken to read gradients, so a new FBGEMM costs time, never correctness.
+
+With 30 million ids (plan 4) sorting takes 1.9 ms wherever it stands: its kernels are of 512 threads and more, which find no room between
+the blocks of a lookup or a product of matrices even with priority, so they run between them, and the step is as long either way (H200).
 
 The lookup's memory is safe from what runs beside it: all it reads and writes is kept for its backward. About 100 us of a step leave the
 critical path (H200, 27 tables, batch 4096). Only for captures: outside one, order the
