@@ -22,19 +22,19 @@ import sys
 import tempfile
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
 import urllib3
+from benchmarks.child_ledger import counted
 from benchmarks.cpu_load import Load, cpu_s
 from benchmarks.fake_kubelet import FakeKubelet
 from benchmarks.one_restart import seconds_to_next_attempt
 from operator_world.on_server import install_crd, port_of, read_page
 from operator_world.world import rapjob
-from rap_operator.naming import LABEL_ATTEMPT, LABEL_JOB_UID, SELECTOR
+from rap_operator.naming import SELECTOR
 from rap_operator.resources import BUDGETS, CONFIG_MAPS, JOBS, PODS, RAPJOBS, SERVICES
 from servers import kubernetes_cluster
 from servers.kube_api import KubeApi, KubeError, Object
@@ -215,21 +215,11 @@ class Bench:
     def ledger(self, what: str) -> None:
         """What is there of all children: jobs with two Jobs, pods of two attempts, or children of nobody would be faults."""
         uids = {item["metadata"]["uid"] for item in self.items(self.path)}
-        found: dict[str, float] = {}
-        attempts: dict[str, set[str]] = {}
-        num_jobs: Counter[str] = Counter()
-        for resource in CHILDREN:
-            items = self.items(resource.path(self.namespace), labelSelector=SELECTOR)
-            ours = [item["metadata"]["labels"] for item in items]
-            found[resource.plural] = len(ours)
-            found["of_nobody"] = found.get("of_nobody", 0) + sum(label[LABEL_JOB_UID] not in uids for label in ours)
-            if resource is JOBS:
-                num_jobs.update(label[LABEL_JOB_UID] for label in ours)
-            if resource is PODS:
-                for label in ours:
-                    attempts.setdefault(label[LABEL_JOB_UID], set()).add(label[LABEL_ATTEMPT])
-        found["jobs_with_two"] = sum(number > 1 for number in num_jobs.values())
-        found["pods_of_two_attempts"] = sum(len(numbers) > 1 for numbers in attempts.values())
+        children = {
+            kind: [item["metadata"]["labels"] for item in self.items(kind.path(self.namespace), labelSelector=SELECTOR)]
+            for kind in CHILDREN
+        }
+        found = counted(children, uids)
         self.say(f"ledger: {what}", **{f"there_{name}": number for name, number in found.items()})
 
     # --- the load
