@@ -27,7 +27,7 @@ def world() -> Iterator[World]:
 
 
 def test_windows_measured_with_own_work_between_two_steps_change_no_loss(world: World) -> None:
-    from rap_trainer.profiling.captured_windows import tried
+    from rap_trainer.profiling.captured_windows import TRIED
     from rap_trainer.profiling.own_work import own_work
 
     asked = job("captured")
@@ -37,5 +37,5 @@ def test_windows_measured_with_own_work_between_two_steps_change_no_loss(world: 
     found: list[dict[Slot, float]] = []
     assert losses(trained, asked, between=lambda: found.append(own_work(trained, world))) == expected
     (seconds,) = found
-    assert set(seconds) == {NOTHING, *tried(world.device)}
+    assert set(seconds) == {NOTHING, *TRIED}
     assert all(0 < each < 1 for each in seconds.values())

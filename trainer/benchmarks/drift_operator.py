@@ -29,7 +29,7 @@ POLICY = Replanning(
     stabilization_seconds=10,
     hold_seconds=10,
     min_interval_seconds=60,
-    threshold=0.003,
+    threshold=0.002,
     price_seconds=0.1,
     triggers=Triggers(prediction_ratio=0.08),
 )

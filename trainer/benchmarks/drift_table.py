@@ -10,7 +10,7 @@ from planning_bench import emit, lap  # type: ignore[import-not-found]  # beside
 from rap_contract.plan import Plan
 from rap_trainer.captured.runtime import CapturedRuntime
 from rap_trainer.captured.schedule import Schedule, Window, schedule_of
-from rap_trainer.profiling.captured_windows import tried
+from rap_trainer.profiling.captured_windows import TRIED
 
 if TYPE_CHECKING:
     from drift_bench import Bench  # type: ignore[import-not-found]  # beside this file
@@ -41,7 +41,7 @@ def table(bench: Bench, plans: dict[str, Plan], *, number: int) -> dict[tuple[st
     bench.at(lengths[-1])
     kernels = runtime.num_kernels
     cases = {f"plan {name}": Timed(runtime, schedule_of(plan), plan) for name, plan in plans.items()}
-    for window, programs in tried(world.device):
+    for window, programs in TRIED:
         cases[f"{window}/{programs or 'full'}"] = Timed(
             runtime, Schedule.uniform(kernels, Window(window), programs), None
         )

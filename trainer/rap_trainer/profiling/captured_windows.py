@@ -40,6 +40,9 @@ AT_ONCE = 8
 """Steps captured to be timed in turn: each of plan 4 holds some GB."""
 LONG_S, IDLE_S = 10e-3, 5e-6
 """Steps as long as this are timed once, with the two shortest probes and one of so long, which shows what the window itself costs."""
+TRIED: tuple[Slot, ...] = ((INLINE, None), *((name, None) for name in PLACES))
+"""Where all of a long step's preprocessing is tried, on a full grid: with a program an SM it was 0.5 % better once, most often 10 to 60 % worse, and a
+measurement took twice as long (plan 4, tables of 32, lists of 4 to 21, H200, 2026-11-30)."""
 
 
 class CapturedWindows:
@@ -139,14 +142,12 @@ class CapturedWindows:
         return seconds
 
     def with_all(self, work: Preprocessor) -> dict[Slot, float]:
-        """Seconds of a step without work (NOTHING), and with all of it in each of `tried`. Collective.
+        """Seconds of a step without work (NOTHING), and with all of it in each of TRIED. Collective.
 
         Of several ranks also with all of it in the first window but the LAST kernel, behind which ids leave for their owners.
         """
         count = work.num_kernels
-        schedules: dict[Slot, Schedule] = {
-            slot: Schedule.uniform(count, Window(slot[0]), slot[1]) for slot in tried(self._world.device)
-        }
+        schedules: dict[Slot, Schedule] = {slot: Schedule.uniform(count, Window(slot[0]), slot[1]) for slot in TRIED}
         if self._world.size > 1 and count > 1:
             *most, last = Schedule.uniform(count, Window(PLACES[0])).placements
             for name in PLACES[1:]:
@@ -207,12 +208,6 @@ class CapturedWindows:
         if self._world.size > 1:
             dist.broadcast_object_list(sizes, src=0, group=self._world.control_group)
         return sizes
-
-
-def tried(device: torch.device) -> tuple[Slot, ...]:
-    """Where and on which grids all of a long step's preprocessing is tried: inline, and in each window in full and with a program an SM."""
-    narrow = torch.cuda.get_device_properties(device).multi_processor_count
-    return (INLINE, None), *((name, programs) for programs in (None, narrow) for name in PLACES)
 
 
 def in_turn(cases: Mapping[Slot, CapturedSteps], world: World, *, num_steps: int, repeats: int) -> dict[Slot, float]:

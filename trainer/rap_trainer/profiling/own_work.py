@@ -20,7 +20,7 @@ from rap_trainer.captured.runtime import CapturedRuntime
 from rap_trainer.captured.schedule import Schedule, Window
 from rap_trainer.captured.step import NoPreprocessing, Preprocessor
 from rap_trainer.profiling.captured_again import need_room, nothing_changed
-from rap_trainer.profiling.captured_windows import LONG_S, in_turn, timed, tried
+from rap_trainer.profiling.captured_windows import LONG_S, TRIED, in_turn, timed
 from rap_trainer.profiling.found import LAST, NOTHING
 from rap_trainer.world import World
 
@@ -30,13 +30,12 @@ LEAST_S = 1e-6
 
 
 def own_work(runtime: CapturedRuntime, world: World) -> dict[Slot, float]:
-    """Seconds of a step without preprocessing (NOTHING), with it inline, and in each of `tried`; of the slowest rank.
+    """Seconds of a step without preprocessing (NOTHING), with it inline, and in each of TRIED; of the slowest rank.
 
     Collective. Raises MemoryError, on all ranks if on one.
     """
     parts, work, kernels = runtime.assembled, runtime.preprocessor, runtime.num_kernels
-    slots = tried(world.device)
-    need_room(world, (len(slots) + 1) * runtime.builder.graph_bytes)
+    need_room(world, (len(TRIED) + 1) * runtime.builder.graph_bytes)
 
     def captured(work: Preprocessor, schedule: Schedule) -> CapturedSteps:
         step = parts.step(work, schedule, lists=parts.lists)
@@ -49,7 +48,7 @@ def own_work(runtime: CapturedRuntime, world: World) -> dict[Slot, float]:
     runtime.settle()
     with runtime.beside.alone(), nothing_changed(parts):
         cases = {NOTHING: captured(NoPreprocessing(), Schedule())}
-        for name, programs in slots:
+        for name, programs in TRIED:
             cases[name, programs] = captured(work, Schedule.uniform(kernels, Window(name), programs))
         is_long = timed(cases[NOTHING], world, num_steps=1) >= LONG_S
         found = in_turn(cases, world, num_steps=STEPS[is_long], repeats=REPEATS[is_long])
