@@ -97,8 +97,7 @@ def test_gradients_and_loss_equal_autograds(
     padded[:, :num_dense] = dense
     part.forward_bottom(padded)
     for part_of_rows in (slice(0, 3), slice(3, blocks.batch_size)):
-        part.interact(Embeddings(own=own, peer=peer), part_of_rows)
-        part.forward_hidden(part_of_rows)
+        part.forward_rows(Embeddings(own=own, peer=peer), part_of_rows)
     part.forward_loss(targets, outcome)
     grad_own, grad_peer = torch.full_like(own, torch.nan), torch.full_like(peer, torch.nan)
     part.backward_top()

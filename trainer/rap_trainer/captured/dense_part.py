@@ -56,7 +56,7 @@ class DensePart:
     """The dense part for one batch size. Buffers are allocated once; each call overwrites them."""
 
     splits = True
-    """`interact` and `forward_hidden` take rows in parts."""
+    """`forward_rows` takes rows in parts."""
 
     def __init__(
         self,
@@ -117,8 +117,8 @@ class DensePart:
             self._layer(i, self._bottom[-1], out)
             self._bottom.append(out)
 
-    def interact(self, embeddings: Embeddings, rows: slice) -> None:
-        """Interaction of some rows; after `forward_bottom`."""
+    def forward_rows(self, embeddings: Embeddings, rows: slice) -> None:
+        """Interaction and the top MLP's hidden layers for some rows; after `forward_bottom`."""
         interaction_forward(
             self._bottom[-1],
             embeddings.own,
@@ -129,14 +129,11 @@ class DensePart:
             precision=self._dot_precision,
             rows=rows,
         )
-
-    def forward_hidden(self, rows: slice) -> None:
-        """The top MLP's hidden layers for some rows; after `interact`."""
         for i, (below, above) in enumerate(pairwise(self._top), self.num_bottom):
             self._layer(i, below[rows], above[rows])
 
     def forward_loss(self, targets: pointwise.Targets, outcome: pointwise.Outcome) -> None:
-        """Last layer and loss into `outcome`; after `forward_hidden` of all rows."""
+        """Last layer and loss into `outcome`; after `forward_rows` of all rows."""
         last = len(self.flat.weights) - 1
         pointwise.loss_and_last_layer(
             self._top[-1], self.flat.weights[last], self.flat.biases[last], targets, outcome, into=self._loss

@@ -184,20 +184,17 @@ class TrainStep:
         self, current: Slot, pooled: torch.Tensor, embeddings: Embeddings, following: Slot
     ) -> None:
         """The dense part works on the rows that have arrived while the next ones travel."""
-        parts, arrived = self._parts, []
+        arrived = []
         self.lanes.exchange.fork()
         with self.lanes.exchange.on():
-            for rows in parts:
+            for rows in self._parts:
                 if self.rows is None:
                     self.exchange.send_pooled(pooled, rows)
-                    arrived.append(self.lanes.exchange.mark())
-                    continue
-                self.rows.put(current.inputs.kjt.values(), rows)
-                self.lanes.arrival.fork()
-                with self.lanes.arrival.on():
+                else:
+                    self.rows.put(current.inputs.kjt.values(), rows)
                     self.exchange.pooled_placed()
-                    arrived.append(self.lanes.arrival.mark())
-        for i, (rows, mark) in enumerate(zip(parts, arrived, strict=True)):
+                arrived.append(self.lanes.exchange.mark())
+        for i, (rows, mark) in enumerate(zip(self._parts, arrived, strict=True)):
             self.lanes.exchange.reached(mark)
             if i == 0:
                 self._open(Window.MLP_FWD, following)
@@ -205,22 +202,14 @@ class TrainStep:
                 self.lanes.bottom.join()
             if self._split is not None:
                 self._split.collect(embeddings.own, embeddings.peer, rows)
-            self.dense.interact(embeddings, rows)
-            if self._is_large:
-                self.dense.forward_hidden(rows)
-        if not self._is_large:
-            self.dense.forward_hidden(slice(0, self.dense.blocks.batch_size))
-
-    @property
-    def _is_large(self) -> bool:
-        """Whether a part is worth products of its own."""
-        return self.dense.blocks.block_elements * torch.float32.itemsize >= self.exchange.parts * LEAST_BYTES
+            self.dense.forward_rows(embeddings, rows)
 
     @property
     def _parts(self) -> tuple[slice, ...]:
-        """Rows that travel and interact together."""
+        """Rows that travel and are worked on together."""
         rows, parts = self.dense.blocks.batch_size, self.exchange.parts
-        if parts == 1 or not self.dense.splits or not (self._is_large or self.rows is not None):
+        num_bytes = self.dense.blocks.block_elements * torch.float32.itemsize
+        if parts == 1 or not self.dense.splits or num_bytes < parts * LEAST_BYTES:
             return (slice(0, rows),)
         size = pad_to(-(-rows // parts), PART_ROWS)
         return tuple(slice(begin, min(begin + size, rows)) for begin in range(0, rows, size))

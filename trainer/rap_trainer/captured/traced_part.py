@@ -126,16 +126,13 @@ class TracedPart:
         """Keeps dense [B, dense_width] for `forward_loss`: how the model splits further nobody knows."""
         self._dense = dense
 
-    def interact(self, embeddings: Embeddings, rows: slice) -> None:
+    def forward_rows(self, embeddings: Embeddings, rows: slice) -> None:
         """Keeps the embeddings of all rows for `forward_loss`."""
         assert rows == slice(0, self.blocks.batch_size), rows
         self._pooled, self._present = self._gathered(embeddings).requires_grad_(), embeddings.present_BS
 
-    def forward_hidden(self, rows: slice) -> None:
-        """Nothing apart from `forward_loss`."""
-
     def forward_loss(self, targets: Targets, outcome: Outcome) -> None:
-        """Model and loss into `outcome`; after `interact`."""
+        """Model and loss into `outcome`; after `forward_rows`."""
         rows = torch.arange(self.blocks.batch_size, device=self._device)
         scale_B = torch.where(rows < targets.num_rows, targets.scale, 0.0)
         logits_B, losses_B = self._forward(self._dense, self._pooled, self._present, targets.labels_B, scale_B)
