@@ -153,7 +153,7 @@ class CapturedWindows:
             for name in PLACES[1:]:
                 schedules[LAST + name, None] = Schedule(placements=(*most, replace(last, window=Window(name))))
         found: dict[Slot, float] = {}
-        order = (NOTHING, *sorted(schedules, key=lambda slot: slot[1] is not None))
+        order = (NOTHING, *schedules)
         for first in range(0, len(order), AT_ONCE):
             cases = {
                 slot: self._steps(NoPreprocessing() if slot == NOTHING else work, schedules.get(slot, Schedule()))
