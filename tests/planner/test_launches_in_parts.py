@@ -35,8 +35,10 @@ WHOLE = Planner(enumerator=Enumerator())
 
 
 def program() -> tuple[FusedProgram, dict[str, Any]]:
-    """Lists that are scanned, sampled and made anew, numbers, and a label: every kind of launch that can be cut."""
+    """Lists that are scanned, sampled and made anew, bundles of numbers, and a label: every kind of launch that can be cut."""
     asked = document(Path("/nowhere"))
+    asked["spec"]["columns"] |= {"int_{3..8}": "float32"}
+    asked["spec"]["features"][0]["columns"] = ["int_{0..8}"]
     asked["metadata"]["annotations"] = {MEAN_LENGTH: "3"}
     asked["spec"]["features"].append(
         {
@@ -63,13 +65,14 @@ def parts_of(fused: FusedProgram, cuts: Sequence[int]) -> list[Part]:
     return found
 
 
-@pytest.mark.parametrize("cuts", [(1,), (2,), (1, 2, 4)], ids=str)
+@pytest.mark.parametrize("cuts", [(1,), (2,), (1, 2, 4), (4,), (6,), (3, 7)], ids=str)
 def test_parts_of_launches_make_what_whole_ones_make(cuts: tuple[int, ...]) -> None:
     fused, asked = program()
     raw = synthetic_batch(asked, ROWS, seed=3)
     whole = fused.run(raw)  # makes room for nulls first
     parts = parts_of(fused, cuts)
     assert len(parts) > len(fused.groups.launches)
+    assert sum(map(len, fused.groups.launches[-1].bundles)) == 9
     cut = fused.in_parts(parts).run(raw)
     assert whole.sparse.values().numel() > ROWS
     assert torch.equal(whole.dense_BD, cut.dense_BD)

@@ -48,11 +48,25 @@ def _cut(groups: Groups, launch: Launch, parts: Sequence[Sequence[str]]) -> list
             end += 1
         if end == at:
             raise ValueError(f"no part of {launch.kernel} works for {names[0]} alone")
-        found.append(replace(launch, first=at, end=end, features=tuple(names)))
+        found.append(_part(launch, at, end, tuple(names)))
         at = end
     if at != launch.end:
         raise ValueError(f"features of {launch.kernel} are worked on in turns and have no parts of their own")
     return found
+
+
+def _part(launch: Launch, first: int, end: int, features: tuple[str, ...]) -> Launch:
+    """These table rows of a launch. Bundles come before other lanes, so a part that begins within one has none."""
+    within = any(bundle.start < first < bundle.stop for bundle in launch.bundles)
+    mine = [n for n, bundle in enumerate(launch.bundles) if first <= bundle.start and bundle.stop <= end and not within]
+    return replace(
+        launch,
+        first=first,
+        end=end,
+        features=features,
+        bundles=tuple(launch.bundles[n] for n in mine),
+        first_bundle=launch.first_bundle + min(mine, default=0),
+    )
 
 
 def _entries(groups: Groups, launch: Launch) -> list[str]:
