@@ -74,7 +74,7 @@ def job(shared: Path) -> dict[str, Any]:
         "holdSeconds": 0,
         "minIntervalSeconds": 0,
         "plausibleRatio": 0,
-        "threshold": 0.0025,
+        "threshold": 0.02,
         "triggers": {"exposedRatio": 0, "predictionRatio": 0},
     }
     spec["trainer"] |= {"nodes": 2, "podTemplate": {"spec": pod_sharing(shared, grace_s=10)}}
