@@ -147,6 +147,18 @@ def test_lists_that_have_become_others_measure_the_windows_again_once(job: Job) 
     assert not any(is_due(at_s, 61.0) for at_s in (1e11, 1e12)), "it is what the windows were measured with"
 
 
+def test_what_was_not_known_at_the_first_look_counts_from_when_it_is_known(job: Job) -> None:
+    """A run asks before each step, the first one included."""
+    remeasuring = job.remeasuring(slower, window_seconds=10)
+    assert not remeasuring.is_due(0.0)
+    job.measured_over_predicted(**{STEP: 1.2})
+    job.store.set(metrics.MEAN_LIST_LENGTH, 20.0, group="cats")
+    assert not any(remeasuring.is_due(10.0 * number) for number in (1, 2))
+    job.measured_over_predicted(**{STEP: 2.2})
+    assert not remeasuring.is_due(30.0)
+    assert remeasuring.is_due(40.0)
+
+
 def test_measuring_takes_no_more_than_its_share_of_training(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     clock_s = iter([0.0, 4.0, 4.0])
     monkeypatch.setattr(time, "perf_counter", lambda: next(clock_s))

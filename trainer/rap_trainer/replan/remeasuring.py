@@ -43,6 +43,10 @@ class Sizes:
     lists: Mapping[str, float]
     """Mean length, by feature group."""
 
+    def filled(self, later: Sizes) -> Sizes:
+        """With what was not known yet as it is later: a run asks before its first step was timed."""
+        return Sizes(step_ratio=self.step_ratio or later.step_ratio, lists={**later.lists, **self.lists})
+
     def change(self, after: Sizes) -> tuple[float, float]:
         """By which share the step and the lists that changed most are others."""
         step = abs(after.step_ratio / self.step_ratio - 1) if self.step_ratio and after.step_ratio else 0.0
@@ -78,12 +82,12 @@ class Remeasuring:
         if self._measure is None or self._world.rank > 0 or self._policy.mode == "Off" or now_s < self._next_s:
             return False
         before, self._latest = self._latest, self._sizes()
-        self._known = self._known or self._latest
+        self._known = self._latest if self._known is None else self._known.filled(self._latest)
         self._next_s = now_s + self._policy.window_seconds
         if before is None:
             return False
         triggers, (step, lists) = self._policy.triggers, before.change(self._latest)
-        if step > triggers.prediction_ratio or lists > triggers.workload_ratio:
+        if 0 < triggers.prediction_ratio < step or 0 < triggers.workload_ratio < lists:
             return False  # it still changes
         step, lists = self._known.change(self._latest)
         return 0 < triggers.prediction_ratio < step or (triggers.workload_ratio > 0 and lists > OTHER_LISTS)
