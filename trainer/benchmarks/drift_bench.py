@@ -284,7 +284,7 @@ def begun(subject: Subject, runtime: CapturedRuntime, world: World, *, length: f
     base = read_profile(None, subject.job).model_copy(
         update={"model_hash": model_hash(subject.job), "num_ranks": world.size}
     )
-    predicted_s = {grid: operator.planning.inline_seconds(base, grid) for _, grid in found}
+    predicted_s = {grid: operator.planning.inline_seconds(base, grid) for grid in {each for _, each in found}}
     operator.known.replace(with_own_work(base, found, predicted_s=predicted_s))
     plan = operator.first_plan()
     dist.broadcast_object_list([plan.to_json()], src=0, group=world.control_group)
