@@ -162,8 +162,8 @@ def measure_again(
             own = own_work(runtime, world)
             if world.rank > 0:
                 return profile
-            grids = {grid for _, grid in own}  # each takes part of a second for a thousand columns
-            return with_own_work(profile, own, predicted_s={grid: inline_seconds(profile, grid) for grid in grids})
+            alone_s = {grid: inline_seconds(profile, grid) for grid in {each for _, each in own}}
+            return with_own_work(profile, own, predicted_s=alone_s)
         used = dict.fromkeys(placed.programs for placed in runtime.schedule.placements)
         grids = tuple({None: None, **used})
         with runtime.beside.alone():
