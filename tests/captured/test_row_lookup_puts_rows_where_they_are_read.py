@@ -52,7 +52,7 @@ def test_it_is_not_taken_where_tables_or_the_exchange_do_not_allow_it() -> None:
     assert taken(table, table)
     assert not taken(table, table.half())
     assert not taken(table, torch.zeros(ROWS, 2 * DIM))
-    assert row_lookup([], blocks, SimpleNamespace(places=lambda own: None), cpu) is None  # type: ignore[arg-type]  # of NCCL
+    assert row_lookup([], blocks, SimpleNamespace(places=lambda own: None), cpu) is None  # NCCL's
 
 
 @pytest.mark.gpu

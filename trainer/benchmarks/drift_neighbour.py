@@ -9,16 +9,16 @@ from __future__ import annotations
 import threading
 
 import torch
-import triton  # type: ignore[import-untyped]
-import triton.language as tl  # type: ignore[import-untyped]
-from triton.language.extra.cuda import globaltimer  # type: ignore[import-untyped]
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import globaltimer
 
 PIECE_NS = 20_000_000
 WARPS = 32
 """1,024 threads: with 64 registers each they hold the 65,536 of an SM (H100 data sheet: 256 KB of registers an SM)."""
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _occupy(out, nanoseconds):  # type: ignore[no-untyped-def]
     """48 registers of sums a thread that change each turn, until its time is over."""
     began = globaltimer()
@@ -59,8 +59,8 @@ class Neighbour:
 
     def _work(self) -> None:
         torch.cuda.set_device(self._device)
-        stream = torch.cuda.Stream(self._device, priority=-5)
-        ended = [torch.cuda.Event(), torch.cuda.Event()]
+        stream = torch.cuda.Stream(self._device, priority=-5)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        ended = [torch.cuda.Event(), torch.cuda.Event()]  # type: ignore[no-untyped-call]  # torch leaves it untyped
         with torch.cuda.stream(stream):
             while self._may.wait() and not self._over:
                 for event in ended:

@@ -88,7 +88,7 @@ class Training:
         ready, refused = self._switcher.offer()
         messages = self._exchange(Message(rows=rows, ended=False, ready_plan=ready, refused_plan=refused))
         shares = (rows,) * self._world.size
-        decision = decide(messages, room=True, full=lambda _: shares, partial=lambda _: shares)
+        decision = decide(messages, room=True, shares=lambda _, *, flush: shares)
         assert not decision.drop_plan, "a rank refuses the plan"
         upcoming = self._runtime.prepare(self._subject.host[len(self.ends) % len(self._subject.host)])
         before = self._runtime.plan
