@@ -71,7 +71,8 @@ class Planner:
         if complete and choices.movable:
             climb = _Climb(self, estimator, choices, deadline)
             in_order = climb.in_order()
-            best = climb.joint(self.rater.better(own, in_order))
+            # a mapping that was broken off may be better than where its climb ends: counted, more time could make a plan worse
+            best = climb.joint(own if deadline() else self.rater.better(own, in_order))
             complete = not deadline()
         bound_s = bound_seconds(estimator, choices)
         estimator, best = self._split(estimator, choices, best, deadline)

@@ -63,6 +63,7 @@ def test_rows_come_over_tls_and_no_secret_is_seen_anywhere(
     store = MetricStore(metrics.TRAINER)
     with caplog.at_level("DEBUG"), ranks(job) as sources:
         assert rows_of(sources, 7) == [[0, 1, 2, 4, 5, 6, 7]]
+        sources[0].settle()
         sources[0].saved(sources[0].positions())
         assert sources[0].counts().dead_letters == {"topic": 1, "file": 0}
         sources[0].meter(store)
