@@ -13,6 +13,9 @@ RUN := $(UV) run --no-sync
 PYTEST := $(RUN) pytest
 # Tests of one machine run beside each other; the fixtures start their servers once a worker.
 WORKERS ?= 2
+# A test that not even its time limit ends (it holds the interpreter's lock) says where it stands and ends its worker;
+# a worker that died is named, and not begun again: pytest-xdist would run the same test in it without end.
+NO_HANGS := -o faulthandler_timeout=700 -o faulthandler_exit_on_timeout=true --max-worker-restart 0
 
 .PHONY: help
 help: ## Lists the targets
@@ -54,7 +57,7 @@ lint: install ## Format, lint, types and import contracts
 
 .PHONY: test
 test: install ## All tests but the long ones
-	@$(PYTEST) -m "not slow and not gpu" -n $(WORKERS) --dist loadscope -q
+	@$(PYTEST) -m "not slow and not gpu" -n $(WORKERS) --dist loadscope -q --durations 20 $(NO_HANGS)
 
 .PHONY: test-kills
 test-kills: install ## kill -9 of a rank at 30 random steps: the model equals an uninterrupted run's

@@ -14,6 +14,24 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 pytest_plugins = ["servers.plugin", "node_agent.plugin"]
 
 
+class NamesFailuresAtOnce:
+    """Writes each failure when it happens, so that a run that is cut off has told what it found."""
+
+    def __init__(self, terminal: pytest.TerminalReporter) -> None:
+        self._terminal = terminal
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self._terminal.ensure_newline()
+            self._terminal.write_line(f"FAILED {report.nodeid} ({report.when}, {report.duration:.0f} s)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    terminal = config.pluginmanager.get_plugin("terminalreporter")
+    if terminal is not None:
+        config.pluginmanager.register(NamesFailuresAtOnce(terminal))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that need a GPU say so where there is none, however pytest was called."""
     marked = [item for item in items if item.get_closest_marker("gpu")]

@@ -51,6 +51,8 @@ REPLANNING = {"stabilizationSeconds": 60, "holdSeconds": 0}
 UNSETTLED = ("NotRunning", "NoMetrics", "Stabilizing", "WindowNotFull", "Searching")
 """Reasons of the condition Replanning that pass by themselves."""
 MAX_SETTLING_S = 480.0
+RESTING, RESTING_S = 0.3, 5.0
+"""Share of one core, over so many seconds, below which the servers are at rest: so many objects are never free."""
 ACTS = ("create", "idle", "restart", "replace", "delete")
 KOPF_ACTS = ("create", "idle", "delete")
 
@@ -322,7 +324,11 @@ class Bench:
         )
 
     def replace_operator(self, what: str, how: signal.Signals, *, pod: str, is_pod_gone: bool = False) -> None:
-        """Ends the operator, changes a job, starts it in a pod of a name: when the changed job has its pass, when all have."""
+        """Ends the operator, changes a job, starts it in a pod of a name: when the changed job has its pass, when all have.
+
+        Begun when the servers have worked off what came before, or else the figure would be of their work.
+        """
+        resting_s = self._rested()
         begun_s = time.monotonic()
         self.process.send_signal(how)
         self.process.wait()
@@ -341,7 +347,17 @@ class Bench:
         changed_s = time.monotonic() - started_s
         while (start := self._measured()["start"])["jobs"] < self.num_jobs:
             time.sleep(0.5)
-        self.say(what, ending_took_s=ended_s - begun_s, changed_job_s=changed_s, **start)
+        self.say(what, resting_took_s=resting_s, ending_took_s=ended_s - begun_s, changed_job_s=changed_s, **start)
+
+    def _rested(self) -> float:
+        """Seconds until servers and operator together take less than RESTING of a core."""
+        begun_s, load = time.monotonic(), 1.0
+        while load > RESTING and time.monotonic() < min(begun_s + MAX_SETTLING_S, self._deadline_s):
+            before = self.cpu_s()
+            time.sleep(RESTING_S)
+            after = self.cpu_s()
+            load = (after.servers + after.operator - before.servers - before.operator) / RESTING_S
+        return time.monotonic() - begun_s
 
     def delete(self) -> None:
         begun_s = time.monotonic()
