@@ -161,8 +161,9 @@ class Scraper:
             if after is before:  # one question in vain may be the network's fault
                 asked_s = after.unanswered_at_s or after.asked_at_s
                 after = replace(after, asked_at_s=asked_s, unanswered_at_s=now_s)
-            # The first summary waits for the first rate; later ones come also when it is nought.
-            is_worth_it = bool(after.samples_per_second) or target.uid in self._reported_s
+            # The first summary waits for a rate, that of a later attempt for its own; then one of nought is told too.
+            rate = after.samples_per_second
+            is_worth_it = bool(rate) or (rate is not None and target.uid in self._reported_s)
             may_report = values is not None and is_worth_it and self._take_turn(target.uid)
             self._known[target.uid] = replace(after, may_report=may_report or after.may_report)
         self.count("done" if values is not None else "stale")

@@ -230,6 +230,15 @@ def test_summaries_in_status_are_rationed_over_all_jobs() -> None:
     assert 20 <= reports <= 40  # 120 s at a report in five seconds, and what was saved
 
 
+def test_an_attempt_that_has_no_rate_yet_does_not_take_the_last_ones_away() -> None:
+    trainers = Trainers()
+    first = trainers.scraped()
+    trainers.target = replace(trainers.target, attempt=2)
+    young = "".join(line for line in page(attempt=2).splitlines(True) if metrics.ROWS_PER_SECOND.name not in line)
+    found = [first, trainers.scraped(young), trainers.scraped(page(step=11, attempt=2))]
+    assert [(each.step, each.may_report) for each in found if each is not None] == [(10, True), (10, False), (11, True)]
+
+
 def test_another_plan_in_force_is_news_at_once() -> None:
     trainers = Trainers()
     trainers.scraped(after_s=60)
