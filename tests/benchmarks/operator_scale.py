@@ -25,11 +25,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import cast
 
 import psutil
 import urllib3
 from benchmarks.child_ledger import counted
-from benchmarks.cpu_load import Load, cpu_s
+from benchmarks.cpu_load import Load, cpu_s, seconds_to_rest
 from benchmarks.fake_kubelet import FakeKubelet
 from benchmarks.one_restart import seconds_to_next_attempt
 from operator_world.on_server import install_crd, port_of, read_page
@@ -45,14 +46,11 @@ CHILDREN = (JOBS, PODS, SERVICES, CONFIG_MAPS, BUDGETS)
 ROOT = Path(__file__).resolve().parents[2]
 # Every job's spec is found stable 60 s after it runs and was seen to make a step: that is written once. Its first window
 # for replanning is full two minutes after the stabilisation, which is shorter here than its default.
-SETTLED_S = 90.0
+SETTLED_S, MAX_SETTLING_S = 90.0, 480.0
 DELAY_S = 1
 REPLANNING = {"stabilizationSeconds": 60, "holdSeconds": 0}
 UNSETTLED = ("NotRunning", "NoMetrics", "Stabilizing", "WindowNotFull", "Searching")
 """Reasons of the condition Replanning that pass by themselves."""
-MAX_SETTLING_S = 480.0
-RESTING, RESTING_S = 0.3, 5.0
-"""Share of one core, over so many seconds, below which the servers are at rest: so many objects are never free."""
 ACTS = ("create", "idle", "restart", "replace", "delete")
 KOPF_ACTS = ("create", "idle", "delete")
 
@@ -195,8 +193,7 @@ class Bench:
         found.unlink(missing_ok=True)
         self.process.send_signal(signal.SIGUSR1)
         wait_until(found.exists, limit_s=60, what="the passes' times")
-        times: dict[str, dict[str, float]] = json.loads(found.read_text())
-        return times
+        return cast("dict[str, dict[str, float]]", json.loads(found.read_text()))
 
     def cpu_s(self) -> Load:
         """CPU seconds so far: of the operator, of the servers, of this program."""
@@ -324,11 +321,8 @@ class Bench:
         )
 
     def replace_operator(self, what: str, how: signal.Signals, *, pod: str, is_pod_gone: bool = False) -> None:
-        """Ends the operator, changes a job, starts it in a pod of a name: when the changed job has its pass, when all have.
-
-        Begun when the servers have worked off what came before, or else the figure would be of their work.
-        """
-        resting_s = self._rested()
+        """Ends the operator, at rest, changes a job, starts it in a pod of a name: when the changed job has its pass, when all have."""
+        resting_s = seconds_to_rest(self.cpu_s, until_s=self._deadline_s)
         begun_s = time.monotonic()
         self.process.send_signal(how)
         self.process.wait()
@@ -348,16 +342,6 @@ class Bench:
         while (start := self._measured()["start"])["jobs"] < self.num_jobs:
             time.sleep(0.5)
         self.say(what, resting_took_s=resting_s, ending_took_s=ended_s - begun_s, changed_job_s=changed_s, **start)
-
-    def _rested(self) -> float:
-        """Seconds until servers and operator together take less than RESTING of a core."""
-        begun_s, load = time.monotonic(), 1.0
-        while load > RESTING and time.monotonic() < min(begun_s + MAX_SETTLING_S, self._deadline_s):
-            before = self.cpu_s()
-            time.sleep(RESTING_S)
-            after = self.cpu_s()
-            load = (after.servers + after.operator - before.servers - before.operator) / RESTING_S
-        return time.monotonic() - begun_s
 
     def delete(self) -> None:
         begun_s = time.monotonic()

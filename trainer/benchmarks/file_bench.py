@@ -4,8 +4,8 @@
 cache, each kind in a process of its own: bare reading with pyarrow as it comes, bare reading with the setting of the
 allocator that `rap run` makes (`arrow_memory.py`), and the source with it. Shares are those of the medians. On a machine that is
 busy with other work the CPU share is the steadier one. Bare reading is Arrow's `iter_batches` with its usual threads,
-in record batches as large as the source's own pieces and of three fixed sizes, Arrow's default among them: the
-one of least time, and of least CPU, counts. A stream has no end, so each file is there LINKS times under
+in record batches as large as the source's own pieces and of three fixed sizes: the one of least time, and of least CPU,
+counts, and beside it the share of pyarrow's own size, which a program has that names none. A stream has no end, so each file is there LINKS times under
 as many names: beginning and end of a run, a tenth of a second, count for little.
 """
 
@@ -35,7 +35,9 @@ from rap_trainer.stream.files import FileSource
 from rap_trainer.stream.parquet_file import MAX_PIECE_ROWS, ParquetEvents
 
 LINKS = 3
-BARE_ROWS = (32_768, 65_536, MAX_PIECE_ROWS)  # 65,536 is pyarrow's own batch size
+OWN_ROWS = 65_536
+"""pyarrow's own batch size."""
+BARE_ROWS = (32_768, OWN_ROWS, MAX_PIECE_ROWS)
 BATCH_ROWS = (4096, 16_384)
 COLUMNS = ["label", *(f"int_{i}" for i in range(13)), *(f"cat_{i}" for i in range(26))]
 
@@ -99,6 +101,7 @@ def _compare(name: str, path: Path, integer: str, repeats: int) -> None:
     medians = {at: tuple(map(statistics.median, zip(*found, strict=True))) for at, found in runs.items()}
     least = {kind: [min(m[i] for (k, _), m in medians.items() if k == kind) for i in (1, 2)] for kind in kinds}
     (bare_s, bare_cpu_s), (kept_s, kept_cpu_s), _ = least.values()
+    _, own_s, own_cpu_s = medians["pyarrow iter_batches", str(OWN_ROWS)]
     for (kind, side), (rows, median_s, cpu_s) in medians.items():
         line = {
             "benchmark": "file_source",
@@ -108,6 +111,8 @@ def _compare(name: str, path: Path, integer: str, repeats: int) -> None:
             "rows_per_s": round(rows / median_s),
             "share_of_bare": round(bare_s / median_s, 3),
             "cpu_share_of_bare": round(bare_cpu_s / cpu_s, 3),
+            "share_of_bare_own_size": round(own_s / median_s, 3),
+            "cpu_share_of_bare_own_size": round(own_cpu_s / cpu_s, 3),
             "share_of_bare_memory_kept": round(kept_s / median_s, 3),
             "cpu_share_of_bare_memory_kept": round(kept_cpu_s / cpu_s, 3),
             "spread_s": [round(edge(seconds for _, seconds, _ in runs[kind, side]), 3) for edge in (min, max)],

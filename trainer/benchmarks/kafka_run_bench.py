@@ -58,7 +58,9 @@ class Sample:
 
     time_s: float
     resident_bytes: int
-    """Of the rank and its reader."""
+    """Of the rank and its reader; what they share counts twice."""
+    anonymous_bytes: int
+    """Of these without the ring they share and files: what a leak would make grow."""
     machine_cpu_s: float
     """Of everything that runs."""
     own_cpu_s: float
@@ -158,18 +160,21 @@ class Trainer:
                     self._reports.append(report)
 
     def _sample(self) -> Sample:
-        resident, own_s = 0, 0.0
+        resident, anonymous, own_s = 0, 0, 0.0
         for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
             with suppress(psutil.NoSuchProcess):  # it ended meanwhile
                 times = process.cpu_times()
                 own_s += times.user + times.system
         for process in psutil.Process(self._process.pid).children(recursive=True):
             with suppress(psutil.NoSuchProcess):
-                resident += process.memory_info().rss
+                memory = process.memory_info()
+                resident += memory.rss
+                anonymous += memory.rss - memory.shared
         machine = psutil.cpu_times()
         return Sample(
             time_s=time.time(),
             resident_bytes=resident,
+            anonymous_bytes=anonymous,
             machine_cpu_s=float(sum(machine[:IDLE]) + sum(machine[IDLE + 2 : GUEST])),
             own_cpu_s=own_s,
             ages=_ages(self._port),
@@ -239,15 +244,19 @@ def _memory(held: Held) -> dict[str, Any]:
     times, sizes = [s.time_s for s in held.samples], [float(s.resident_bytes) for s in held.samples]
     slope, _ = statistics.linear_regression(times, sizes)
     level = statistics.fmean(sizes)
-    bounds = [len(sizes) * fifth // FIFTHS for fifth in range(FIFTHS + 1)]
     return {
         "memory_mib": round(level / 2**20, 1),
         "memory_growth_per_20_min_ratio": round(slope * 1200 / level, 5),
         "memory_spread_ratio": round(statistics.stdev(sizes) / level, 5),
-        "memory_mib_by_fifth": [
-            round(statistics.median(sizes[begin:end]) / 2**20, 1) for begin, end in itertools.pairwise(bounds)
-        ],
+        "memory_mib_by_fifth": _by_fifth(sizes),
+        "anonymous_mib_by_fifth": _by_fifth([float(s.anonymous_bytes) for s in held.samples]),
     }
+
+
+def _by_fifth(sizes: Sequence[float]) -> list[float]:
+    """Medians, in MiB."""
+    bounds = [len(sizes) * fifth // FIFTHS for fifth in range(FIFTHS + 1)]
+    return [round(statistics.median(sizes[begin:end]) / 2**20, 1) for begin, end in itertools.pairwise(bounds)]
 
 
 @contextmanager

@@ -221,17 +221,12 @@ def assemble(
     )
     chosen = make_exchange(exchange, blocks, world)
     tables = ReplicatedTables(sharded, blocks) if ownership.replicated else None
-    mlps = _written(dlrm, blocks.dim) if precision in WRITTEN else None
     dense: DensePart | TracedPart
-    if mlps is not None:
-        dense = DensePart(mlps, blocks, allocate=chosen.allocate_grads, precision=precision, tables=tables)
+    if precision in WRITTEN and (written := _written(dlrm, blocks.dim)) is not None:
+        dense = DensePart(written, blocks, allocate=chosen.allocate_grads, precision=precision, tables=tables)
     else:
-        if num_dense is None:
-            num_dense = 0 if dlrm is None else next(iter(_mlps(dlrm).bottom)).in_features
-        part = partial(
-            TracedPart, allocate=chosen.allocate_grads, num_dense=num_dense, precision=precision, tables=tables
-        )
-        dense = _traced(model, ownership.keys, blocks, part=part)
+        part = partial(TracedPart, allocate=chosen.allocate_grads, precision=precision, tables=tables)
+        dense = _traced(model, ownership.keys, blocks, part=partial(part, num_dense=_num_dense(dlrm, num_dense)))
     rows = row_lookup(table_modules(sharded), blocks, chosen, world.device) if direct and ids_proven else None
     optimizer = FlatOptimizer(rule_of(torch_optimizer(model)), dense.flat)
     optimizer.load_from(torch_optimizer(model))
@@ -249,6 +244,13 @@ def assemble(
         torch_optimizer=torch_optimizer(model),
         rows=rows if _on_all_ranks(rows is not None, world) else None,
     )
+
+
+def _num_dense(dlrm: DLRM | None, told: int | None) -> int:
+    """Dense features of the model: as told, or what the built-in one reads."""
+    if told is not None:
+        return told
+    return 0 if dlrm is None else int(next(iter(_mlps(dlrm).bottom)).in_features)
 
 
 def _on_all_ranks(flag: bool, world: World) -> bool:

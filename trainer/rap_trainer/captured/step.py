@@ -116,12 +116,7 @@ class TrainStep:
         for placement in self.schedule.at(Window.INLINE):
             self._launch(placement, following)
         self._open(Window.EMB_FWD, following)
-        self.lanes.bottom.fork()
-        with self.lanes.bottom.on():
-            dense.forward_bottom(current.dense)
-            self.optimizer.begin()
-            if dense.tables is not None and current.replicated is not None:
-                dense.tables.forward(current.replicated.kjt, exchange.peer)
+        self._forward_bottom_beside(current)
         self.lanes.tables.fork()
         with self.lanes.tables.on():
             if gate is not None:
@@ -171,6 +166,15 @@ class TrainStep:
         self._ids_after(Window.GRAD_DIST, following)
         if self.progress is not None:
             self.progress.finish()
+
+    def _forward_bottom_beside(self, current: Slot) -> None:
+        """What needs nothing of the tables that are sharded."""
+        self.lanes.bottom.fork()
+        with self.lanes.bottom.on():
+            self.dense.forward_bottom(current.dense)
+            self.optimizer.begin()
+            if self.dense.tables is not None and current.replicated is not None:
+                self.dense.tables.forward(current.replicated.kjt, self.exchange.peer)
 
     def _look_up(self, current: Slot) -> torch.Tensor:
         if isinstance(current.inputs, JaggedInputs):
