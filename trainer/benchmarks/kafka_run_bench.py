@@ -13,7 +13,6 @@ reader: its slope per 20 minutes beside the spread of the samples.
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import os
 import signal
@@ -34,6 +33,7 @@ import psutil
 from rap_contract import metrics
 from rap_contract.pod import ExitCode
 from rap_trainer.demo import document
+from resident_memory import Resident, by_fifth, resident_below  # type: ignore[import-not-found]  # beside this file
 from servers.kafka_cluster import THROUGHPUT_FLAGS, KafkaCluster
 from servers.processes import free_port
 from servers.waiting import wait_until
@@ -47,7 +47,6 @@ STEP = 1.1  # of the search until it has a rate on either side
 SUSTAINED_RATIO = 0.99
 WARM_UP_S = 10.0  # of a probe: the producer starts within 3
 NO_LIMIT = 10**9  # rows
-FIFTHS = 5
 GOAL_S = 2.0  # from event to optimizer step, for 99 of 100 rows; a bound of the histogram
 IDLE, GUEST = 3, 8  # of psutil's times: idle and iowait follow each other, guests' are counted as the user's
 
@@ -57,10 +56,8 @@ class Sample:
     """One moment of a run."""
 
     time_s: float
-    resident_bytes: int
-    """Of the rank and its reader; what they share counts twice."""
-    anonymous_bytes: int
-    """Of these without the ring they share and files: what a leak would make grow."""
+    memory: Resident
+    """Of the rank and its reader."""
     machine_cpu_s: float
     """Of everything that runs."""
     own_cpu_s: float
@@ -160,21 +157,15 @@ class Trainer:
                     self._reports.append(report)
 
     def _sample(self) -> Sample:
-        resident, anonymous, own_s = 0, 0, 0.0
+        own_s = 0.0
         for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
             with suppress(psutil.NoSuchProcess):  # it ended meanwhile
                 times = process.cpu_times()
                 own_s += times.user + times.system
-        for process in psutil.Process(self._process.pid).children(recursive=True):
-            with suppress(psutil.NoSuchProcess):
-                memory = process.memory_info()
-                resident += memory.rss
-                anonymous += memory.rss - memory.shared
         machine = psutil.cpu_times()
         return Sample(
             time_s=time.time(),
-            resident_bytes=resident,
-            anonymous_bytes=anonymous,
+            memory=resident_below(self._process.pid),
             machine_cpu_s=float(sum(machine[:IDLE]) + sum(machine[IDLE + 2 : GUEST])),
             own_cpu_s=own_s,
             ages=_ages(self._port),
@@ -241,22 +232,16 @@ def _quantile(counts: Mapping[float, int], share: float) -> float:
 
 
 def _memory(held: Held) -> dict[str, Any]:
-    times, sizes = [s.time_s for s in held.samples], [float(s.resident_bytes) for s in held.samples]
+    times, sizes = [s.time_s for s in held.samples], [s.memory.all for s in held.samples]
     slope, _ = statistics.linear_regression(times, sizes)
     level = statistics.fmean(sizes)
     return {
         "memory_mib": round(level / 2**20, 1),
         "memory_growth_per_20_min_ratio": round(slope * 1200 / level, 5),
         "memory_spread_ratio": round(statistics.stdev(sizes) / level, 5),
-        "memory_mib_by_fifth": _by_fifth(sizes),
-        "anonymous_mib_by_fifth": _by_fifth([float(s.anonymous_bytes) for s in held.samples]),
+        "memory_mib_by_fifth": by_fifth(sizes),
+        "anonymous_mib_by_fifth": by_fifth([s.memory.anonymous for s in held.samples]),
     }
-
-
-def _by_fifth(sizes: Sequence[float]) -> list[float]:
-    """Medians, in MiB."""
-    bounds = [len(sizes) * fifth // FIFTHS for fifth in range(FIFTHS + 1)]
-    return [round(statistics.median(sizes[begin:end]) / 2**20, 1) for begin, end in itertools.pairwise(bounds)]
 
 
 @contextmanager

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import signal
 import statistics
 import subprocess
@@ -21,11 +20,10 @@ import time
 from pathlib import Path
 
 from rap_trainer.demo import document
+from resident_memory import FIFTHS, Resident, by_fifth, resident_below  # type: ignore[import-not-found]  # beside this file
 
 COMMAND = [sys.executable, "-m", "rap_trainer.cli"]
-FIFTHS = 5
 WARM_UP_SHARE = 0.25  # of the run: pools, caches and the first checkpoints fill in it
-PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def main() -> None:
@@ -37,7 +35,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         samples, lags = _measure(Path(folder), options.seconds, options.rate)
     warm = samples[int(len(samples) * WARM_UP_SHARE) :]
-    times_s, sizes_bytes = [t for t, _ in warm], [float(size) for _, size in warm]
+    times_s, sizes_bytes = [t for t, _ in warm], [size.all for _, size in warm]
     slope, _ = statistics.linear_regression(times_s, sizes_bytes)
     level = statistics.fmean(sizes_bytes)
     result = {
@@ -49,14 +47,16 @@ def main() -> None:
         "level_mib": round(level / 2**20, 1),
         "first_mib": round(sizes_bytes[0] / 2**20, 1),
         "last_mib": round(sizes_bytes[-1] / 2**20, 1),
+        "mib_by_fifth": by_fifth(sizes_bytes),
+        "anonymous_mib_by_fifth": by_fifth([size.anonymous for _, size in warm]),
         "growth_per_10_min_ratio": round(slope * 600 / level, 5),
         "spread_ratio": round(statistics.stdev(sizes_bytes) / level, 5),
     }
     print(json.dumps(result), flush=True)
 
 
-def _measure(folder: Path, seconds: float, rate: int) -> tuple[list[tuple[float, int]], list[int]]:
-    """(seconds, resident bytes) once a second from the first checkpoint on, and the records behind of each report."""
+def _measure(folder: Path, seconds: float, rate: int) -> tuple[list[tuple[float, Resident]], list[int]]:
+    """(seconds, resident memory) once a second from the first checkpoint on, and the records behind of each report."""
     job = folder / "job.yaml"
     job.write_text(document(folder, int(rate * (seconds + 120))))
     rows = str(int(rate * (seconds + 120)))
@@ -75,7 +75,7 @@ def _measure(folder: Path, seconds: float, rate: int) -> tuple[list[tuple[float,
     progress = folder / "progress.jsonl"
     with progress.open("w") as out:
         trainer = subprocess.Popen([*COMMAND, "run", str(job), "--json"], stdout=out)
-    samples: list[tuple[float, int]] = []
+    samples: list[tuple[float, Resident]] = []
     try:
         while not any((folder / "checkpoints").glob("step-*")):
             if trainer.poll() is not None:
@@ -83,7 +83,7 @@ def _measure(folder: Path, seconds: float, rate: int) -> tuple[list[tuple[float,
             time.sleep(0.5)
         began_s = time.monotonic()
         while (now_s := time.monotonic() - began_s) < seconds and trainer.poll() is None:
-            samples.append((now_s, _resident_bytes(trainer.pid)))
+            samples.append((now_s, resident_below(trainer.pid)))
             time.sleep(1.0)
     finally:
         for process in (producer, trainer):
@@ -91,20 +91,6 @@ def _measure(folder: Path, seconds: float, rate: int) -> tuple[list[tuple[float,
             process.wait(timeout=60)
     reports = [json.loads(line) for line in progress.read_text().splitlines()]
     return samples, [report["lag_records"] for report in reports if report["type"] == "progress"]
-
-
-def _resident_bytes(parent: int) -> int:
-    """Private and shared resident memory of all children of `parent`."""
-    total = 0
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                if int(fields[1]) == parent:
-                    total += int((entry / "statm").read_text().split()[1]) * PAGE_BYTES
-            except OSError:
-                continue  # it ended meanwhile
-    return total
 
 
 if __name__ == "__main__":
