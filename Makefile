@@ -15,7 +15,7 @@ PYTEST := $(RUN) pytest
 WORKERS ?= 2
 # A test that not even its time limit ends (it holds the interpreter's lock) says where it stands and ends its worker;
 # a worker that died is named, and not begun again: pytest-xdist would run the same test in it without end.
-NO_HANGS := -o faulthandler_timeout=700 -o faulthandler_exit_on_timeout=true --max-worker-restart 0
+NO_HANGS := -o faulthandler_timeout=1000 -o faulthandler_exit_on_timeout=true --max-worker-restart 0
 
 .PHONY: help
 help: ## Lists the targets

@@ -131,10 +131,12 @@ def frozen_readers(run: Run) -> Iterator[None]:
     assert readers
     for reader in readers:
         reader.suspend()
-    yield
-    for reader in readers:
-        with suppress(psutil.NoSuchProcess):
-            reader.resume()
+    try:
+        yield
+    finally:
+        for reader in readers:
+            with suppress(psutil.NoSuchProcess):
+                reader.resume()
 
 
 def test_killed_ranks_leave_no_gap_and_nothing_twice(tmp_path: Path, forge: Forge, kafka_broker: KafkaCluster) -> None:
@@ -146,7 +148,7 @@ def test_ranks_killed_inside_a_checkpoint_and_before_its_offsets_are_committed_l
     tmp_path: Path, forge: Forge, kafka_broker: KafkaCluster
 ) -> None:
     choose = random.Random(8)
-    kill_and_audit(tmp_path, forge, kafka_broker, moments=["writing", "marked"], rows_a_partition=4000, choose=choose)
+    kill_and_audit(tmp_path, forge, kafka_broker, moments=["writing", "marked"], rows_a_partition=2400, choose=choose)
 
 
 def test_killed_ranks_that_share_one_partition_leave_no_gap_either(
