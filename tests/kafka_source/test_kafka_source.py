@@ -304,7 +304,8 @@ def test_gaps_of_compaction_are_no_lag_and_a_changed_schema_is_a_metric(
         return offsets(kafka_broker, topic, end=len(sent)) != sent
 
     wait_until(has_gaps, limit_s=60, what="compaction")
-    send(kafka_broker, topic, [arrow(table([-1]).drop_columns(["dense"])), arrow(table([len(sent)]))])
+    send(kafka_broker, topic, [arrow(table([-1]).drop_columns(["dense"]))], key=b"never compacted away")
+    send(kafka_broker, topic, [arrow(table([len(sent)]))])
     store = MetricStore(metrics.TRAINER)
     with ranks(spec(kafka_broker, topic, tmp_path)) as sources:
         seen: list[int] = []

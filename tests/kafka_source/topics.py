@@ -63,10 +63,12 @@ def arrow(rows: pa.Table, *, compression: str | None = None, as_file: bool = Fal
     return bytes(sink.getvalue())
 
 
-def send(cluster: KafkaCluster, topic: str, values: Sequence[bytes | None], partition: int = 0) -> None:
-    """Messages into one partition, delivered when this returns."""
+def send(
+    cluster: KafkaCluster, topic: str, values: Sequence[bytes | None], partition: int = 0, *, key: bytes = b"k"
+) -> None:
+    """Messages of one key into one partition, delivered when this returns."""
     producer = KafkaProducer(bootstrap_servers=cluster.bootstrap_servers, max_request_size=32 << 20)
-    sent = [producer.send(topic, value, key=b"k", partition=partition) for value in values]
+    sent = [producer.send(topic, value, key=key, partition=partition) for value in values]
     for each in sent:
         each.get(30)
     producer.close()
