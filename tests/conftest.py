@@ -20,12 +20,14 @@ class NamesFailuresAtOnce:
     def __init__(self, terminal: pytest.TerminalReporter) -> None:
         self._terminal = terminal
 
+    @pytest.hookimpl(trylast=True)  # behind the letter of the test
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
             self._terminal.ensure_newline()
             self._terminal.write_line(f"FAILED {report.nodeid} ({report.when}, {report.duration:.0f} s)")
 
 
+@pytest.hookimpl(trylast=True)  # the terminal's own registers it
 def pytest_configure(config: pytest.Config) -> None:
     terminal = config.pluginmanager.get_plugin("terminalreporter")
     if terminal is not None:
