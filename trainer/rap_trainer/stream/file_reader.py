@@ -101,6 +101,8 @@ class FileReader:
                     self._count_quarantined(record.name, record.reason, record.message)
                 elif not self._read(record):
                     return
+            if self._backlog.closed:  # asked to stop: the stream has not ended, and nobody may be told so
+                return
             self._put_late()
             self._backlog.end()
             self._tell(End())
