@@ -115,25 +115,14 @@ def until_rows(source: FileSource, rows: int) -> None:
         threading.Event().wait(0.001)
 
 
-def test_a_rank_whose_first_one_is_gone_has_lost_a_peer(tmp_path: Path) -> None:
-    write(tmp_path / "events", "a.parquet", table(0, 4))  # half a step
-    store = LocalStore()
-    leader, follower = (source_of(tmp_path / "events", place, store) for place in places(2))
-    try:
-        until_rows(follower, 4)
-        leader.close()
-        with pytest.raises(PeerLost, match="the first rank of this node gives no rows any more"):
-            until_rows(follower, 8)
-    finally:
-        follower.close()
-
-
-def test_a_first_rank_that_is_asked_to_stop_does_not_say_that_the_stream_has_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_late", [False, True], ids=["shut", "shut-late"])
+def test_a_rank_whose_first_one_is_gone_has_lost_a_peer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_late: bool
 ) -> None:
-    """Its reader may see that before its sockets are shut down."""
-    monkeypatch.setattr(ChunkSender, "stop", lambda self: None)
-    write(tmp_path / "events", "a.parquet", table(0, 4))
+    """And not seen the stream end: also where the first one's reader stops before its sockets are shut down."""
+    if is_late:
+        monkeypatch.setattr(ChunkSender, "stop", lambda self: None)
+    write(tmp_path / "events", "a.parquet", table(0, 4))  # half a step
     store = LocalStore()
     leader, follower = (source_of(tmp_path / "events", place, store) for place in places(2))
     try:

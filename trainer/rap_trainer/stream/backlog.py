@@ -123,8 +123,6 @@ class Backlog:
     def take_bad_head(self) -> list[Consumed]:
         """Removes chunks without a good row from the front."""
         gone: list[Consumed] = []
-        if self._chunks and self._chunks[0].rows is not None:  # before every step; nobody else takes the first away
-            return gone
         with self._changed:
             while self._chunks and self._chunks[0].num_good == 0:
                 chunk = self._chunks.popleft()

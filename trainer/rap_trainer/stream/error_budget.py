@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 NUM_SEGMENTS = 100  # the window slides in steps of 1 % of its length
 
@@ -46,9 +46,7 @@ class ErrorBudgetWindow:
         while len(segments) > 1 and total - segments[0][0] >= self.window_rows:
             old_rows, old_bad = segments.pop(0)
             total, bad = total - old_rows, bad - old_bad
-        return ErrorBudgetWindow(
-            ratio=self.ratio, window_rows=self.window_rows, segments=tuple(segments), rows=total, bad_rows=bad
-        )
+        return replace(self, segments=tuple(segments), rows=total, bad_rows=bad)
 
     def __str__(self) -> str:
         return (

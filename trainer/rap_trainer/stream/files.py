@@ -196,16 +196,14 @@ class FileSource:
 
     def _account(self, consumed: Sequence[Consumed], *, keep_position: bool) -> None:
         """Counts what was consumed and moves positions: at once, or with the next good row."""
-        target = self._positions if keep_position else self._unsaved
         for part in consumed:
-            bad, num_rows = part.bad, part.next_row - part.first_row
-            target[part.chunk.unit] = Position(FINISHED if part.finished else part.next_row, part.chunk.order)
-            self._rows += num_rows
-            self._bad.seen(rows=num_rows, bad_rows=len(bad))
-            if bad:
-                self._bad.keep([letter_of(part.chunk.unit, row) for row in bad])
-        if consumed:
-            self._bad.check()
+            offset = FINISHED if part.finished else part.next_row
+            target = self._positions if keep_position else self._unsaved
+            target[part.chunk.unit] = Position(offset, part.chunk.order)
+            self._rows += part.next_row - part.first_row
+            self._bad.seen(rows=part.next_row - part.first_row, bad_rows=len(part.bad))
+            self._bad.keep([letter_of(part.chunk.unit, row) for row in part.bad])
+        self._bad.check()
 
 
 def _reader(
