@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
 
 import torch
 from rap_contract.graph import FeatureGraph
 from rap_contract.profile import KernelSample
 
 from rap_trainer.batch import RawBatch
+from rap_trainer.fusion.binding import Binding
+from rap_trainer.fusion.buffers import Outputs
 from rap_trainer.fusion.layout import OutputLayout
 from rap_trainer.fusion.program import FusedProgram, Limits
 from rap_trainer.plan.launch_work import Sizes, works_of
@@ -22,6 +26,42 @@ ROUNDS = 4
 """Passes over the input sets in one graph."""
 REPLAYS = 7
 """Of which the median counts; two more warm up."""
+
+
+class BoundProgram(NamedTuple):
+    """A program and the batch it runs on."""
+
+    program: FusedProgram
+    binding: Binding
+    outputs: Outputs
+
+    def launch(self, kernel: int, *, max_programs: int | None = None) -> None:
+        """Enqueues one kernel, on what the kernels before it have left."""
+        self.program.launch_kernel(kernel, self.binding, self.outputs, max_programs=max_programs)
+
+
+def bound_programs(graph: FeatureGraph, batches: Sequence[RawBatch], device: torch.device) -> list[BoundProgram]:
+    """The graph's program for each of these batches, launched once.
+
+    Each has scratch of its own: a kernel alone reads what earlier kernels left of its own batch. Places in another batch's lists lie beyond
+    the end of shorter ones.
+    """
+    capacities = {
+        name: max(batch.columns[name].values_N.numel() for batch in batches)
+        for name, value in graph.columns.items()
+        if value.is_list and name in batches[0].columns
+    }
+    rows = batches[0].num_rows
+    limits = Limits(batch_size=rows, capacities=capacities, nullable=_nullable(batches))
+    layout = layout_of(graph, single_lists(batches))
+    found = []
+    for batch in batches:
+        program = FusedProgram(graph, device, limits=limits, layout=layout)
+        present = torch.zeros(rows, len(graph.sparse), dtype=torch.int8, device=device) if layout.padded else None
+        bound = BoundProgram(program, program.bind(batch), program.new_outputs(present_BF=present))
+        program.launch(bound.binding, bound.outputs)
+        found.append(bound)
+    return found
 
 
 class LaunchBench:
@@ -34,37 +74,19 @@ class LaunchBench:
         self, graph: FeatureGraph, batches: Sequence[RawBatch], *, grids: Sequence[int | None] = (None,)
     ) -> list[KernelSample]:
         """Every launch of the graph's program over these batches (several, so that inputs are not in the cache)."""
-        nullable = frozenset(name for name, column in batches[0].columns.items() if column.nulls_N is not None)
-        capacities = {
-            name: max(batch.columns[name].values_N.numel() for batch in batches)
-            for name, value in graph.columns.items()
-            if value.is_list and name in batches[0].columns
-        }
-        rows = batches[0].num_rows
-        program = FusedProgram(
-            graph,
-            self._device,
-            limits=Limits(batch_size=rows, capacities=capacities, nullable=nullable),
-            layout=layout_of(graph, single_lists(batches)),
-        )
-        runs = []
-        for batch in batches:
-            present = None
-            if program.layout.padded:
-                present = torch.zeros(rows, len(graph.sparse), dtype=torch.int8, device=self._device)
-            runs.append((program.bind(batch), program.new_outputs(present_BF=present)))
-        for binding, outputs in runs:
-            program.launch(binding, outputs)
-        works = works_of(program.groups, Sizes.of(graph, rows, workload_of(batches), nullable))
+        bound = bound_programs(graph, batches, self._device)
+        sizes = Sizes.of(graph, batches[0].num_rows, workload_of(batches), _nullable(batches))
         found = []
-        for number, work in enumerate(works):
+        for number, work in enumerate(works_of(bound[0].program.groups, sizes)):
             for grid in grids:
-                launches = [
-                    (lambda b=binding, o=outputs, k=number, g=grid: program.launch_kernel(k, b, o, max_programs=g))
-                    for binding, outputs in runs
-                ]
-                found.append(work.sample(number, programs=grid, seconds=graph_seconds(launches)[0]))
+                runs = [partial(each.launch, number, max_programs=grid) for each in bound]
+                found.append(work.sample(number, programs=grid, seconds=graph_seconds(runs)[0]))
         return found
+
+
+def _nullable(batches: Sequence[RawBatch]) -> frozenset[str]:
+    """Columns of these batches that come with null flags."""
+    return frozenset(name for name, column in batches[0].columns.items() if column.nulls_N is not None)
 
 
 def single_lists(batches: Sequence[RawBatch]) -> frozenset[str]:

@@ -46,5 +46,7 @@ def probe_kernel(
         x = tile * TILE + tl.arange(0, TILE)
         for _ in range(ITERATIONS):
             x = x * 1664525 + 1013904223
-        tl.store(target + x, x, mask=x == 0x7FFFFFFF)  # so that it is computed; true of no element that matters
+        tl.store(
+            target + tl.arange(0, TILE), x, mask=x == 0x7FFFFFFF
+        )  # so that it is computed; true of one element in 2^32
         tile += programs
