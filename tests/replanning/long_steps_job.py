@@ -7,6 +7,8 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +96,11 @@ def command(*words: str, **variables: str) -> tuple[list[str], dict[str, str]]:
     return [sys.executable, "-m", "rap_trainer.cli", *words], {**os.environ, "PYTHONPATH": paths, **variables}
 
 
-def neighbour() -> subprocess.Popen[str]:
+@contextmanager
+def neighbour() -> Iterator[subprocess.Popen[str]]:
     """Another process that keeps the GPU busy from the first line it is told."""
-    return subprocess.Popen([sys.executable, "-c", WORK], stdin=subprocess.PIPE, text=True)
+    with subprocess.Popen([sys.executable, "-c", WORK], stdin=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()

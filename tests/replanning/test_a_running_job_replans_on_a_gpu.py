@@ -114,9 +114,8 @@ def test_a_neighbour_on_the_gpu_makes_a_running_job_measure_again_and_take_anoth
     first = Profile.from_json(job.profile_file.read_text())
     began_s = time.monotonic()
     with ExitStack() as ending:
-        files, run, other = Files(job.folder), job.run(), neighbour()
+        files, run, other = Files(job.folder), job.run(), ending.enter_context(neighbour())
         ending.callback(run.kill)
-        ending.callback(other.kill)
         wait_until(job.planning, limit_s=120, what="the job to serve its pages", every_s=0.2)
         assert job.plan() == "none"
         files.begin()
