@@ -46,7 +46,6 @@ def probe_kernel(
         x = tile * TILE + tl.arange(0, TILE)
         for _ in range(ITERATIONS):
             x = x * 1664525 + 1013904223
-        tl.store(
-            target + tl.arange(0, TILE), x, mask=x == 0x7FFFFFFF
-        )  # so that it is computed; true of one element in 2^32
+        # One element in 2^32 is stored, so that all are computed.
+        tl.store(target + tl.arange(0, TILE), x, mask=x == 0x7FFFFFFF)
         tile += programs
