@@ -105,6 +105,12 @@ def test_a_rarely_read_job_has_no_window_over_a_reading_that_is_missing_and_is_n
     assert verdict(policy=rare, readings=found, now_s=2000.0 + 3 * RARE_S).condition[1] == "MetricsStale"
 
 
+def test_two_readings_already_tell_how_rarely_a_job_is_read() -> None:
+    rare, found = policy(stabilization_seconds=0), readings(count=2, every_s=RARE_S)
+    assert verdict(policy=rare, readings=found, now_s=2000.0 + RARE_S).condition[1] == "WindowNotFull"
+    assert verdict(policy=rare, readings=found, now_s=2000.0 + 3 * RARE_S).condition[1] == "MetricsStale"
+
+
 HELD: dict[str, tuple[dict[str, Any], str]] = {
     "steady": ({"readings": readings(lists={"cat": 20.0})}, "Steady"),
     "below the bound": ({"readings": readings(lists={"cat": 21.5})}, "Steady"),

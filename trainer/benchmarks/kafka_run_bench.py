@@ -7,7 +7,7 @@ grow; capacity is the highest rate found, within 5 % of one that is not sustaine
 ALL rows of the run by the trainer's own histogram, as PromQL's histogram_quantile would take it; an event's time is that of
 the producer's schedule, so a producer that is late counts. `others_cores` is what processes that are none of these took:
 more than a few hundredths make the figures those of a disturbed machine. Memory is the resident bytes of the rank and its
-reader: its slope per 20 minutes beside the spread of the samples.
+reader: its slope per 20 minutes beside the spread of the samples; a rank fills for a quarter of an hour (`--settle-seconds 900`).
 """
 
 from __future__ import annotations
@@ -179,6 +179,7 @@ def main() -> None:
     parser.add_argument("--share", type=float, default=0.8)
     parser.add_argument("--probe-seconds", type=float, default=70.0)
     parser.add_argument("--capacity", type=float, help="rows/s; is searched by default")
+    parser.add_argument("--settle-seconds", type=float, default=0.0, help="at the rate before it is measured")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         cluster = KafkaCluster(Path(folder) / "kafka", num_brokers=1, java_flags=THROUGHPUT_FLAGS)
@@ -187,6 +188,8 @@ def main() -> None:
             trainer = Trainer(Path(folder), cluster)
             warm = trainer.hold(BEGIN_ROWS_PER_S, 2.5 * WARM_UP_S)
             capacity = options.capacity or _capacity(trainer, warm, options.probe_seconds)
+            if options.settle_seconds:
+                trainer.hold(options.share * capacity, options.settle_seconds)
             held = trainer.hold(options.share * capacity, options.seconds)
             line = {"bench": "kafka_run", "part": "steady", "share": options.share, "seconds": options.seconds}
             print(json.dumps({**line, **held.summary(), **_freshness(held), **_memory(held)}), flush=True)

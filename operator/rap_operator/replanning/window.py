@@ -127,7 +127,7 @@ def _alike(readings: Sequence[Reading], plan: str, *, since_s: float) -> tuple[l
 def _pace(readings: Sequence[Reading]) -> float:
     """The usual time between two readings lately, whether ranks answered or not; 0: unknown."""
     recent = readings[-RECENT:]
-    return statistics.median(late.at_s - early.at_s for early, late in pairwise(recent)) if len(recent) > 2 else 0.0
+    return statistics.median(late.at_s - early.at_s for early, late in pairwise(recent)) if len(recent) > 1 else 0.0
 
 
 def _is_full(inside: Sequence[Reading], policy: Replanning, *, hole_s: float) -> bool:
