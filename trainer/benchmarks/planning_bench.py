@@ -23,7 +23,7 @@ from rap_contract.job import RAPJob
 from rap_trainer.bench.subject import Subject
 from rap_trainer.plans import plan_job, synthetic_batch
 from rap_trainer.profiling.batches import first_rows, pool, workload_of
-from rap_trainer.profiling.launches import LaunchBench
+from rap_trainer.profiling.launches import launch_samples
 from rap_trainer.profiling.subgraphs import parts
 from rap_trainer.program import Program
 from rap_trainer.world import World
@@ -57,7 +57,7 @@ def compiled(document: dict[str, Any]) -> FeatureGraph:
 
 def kernels(options: argparse.Namespace) -> None:
     """Every launch of plans' fused programs over widths, list lengths and batch sizes."""
-    device, bench = torch.device("cuda"), LaunchBench(torch.device("cuda"))
+    device = torch.device("cuda")
     numbers = [int(number) for number in options.plans.split(",")]
     for number in numbers:
         document = plan_job(number, max_rows=MAX_TABLE_ROWS)
@@ -78,7 +78,7 @@ def kernels(options: argparse.Namespace) -> None:
                 if time.monotonic() > (stop if number != 4 else until):
                     break
                 batches = [first_rows(raw, rows, part) for raw in pools]
-                for sample in bench.measure(part, batches, grids=GRIDS):
+                for sample in launch_samples(part, batches, device, grids=GRIDS):
                     common = {"plan": number, "length": length, "features": len(part.features), "rows": rows}
                     emit(case="kernel", **common, **sample.model_dump(mode="json", by_alias=True, exclude_none=True))
             del pools

@@ -45,12 +45,11 @@ def fused_samples(
     seconds: float,
 ) -> list[KernelSample]:
     """Launches of the fused program. GPU only."""
-    from rap_trainer.profiling.launches import LaunchBench  # Triton
+    from rap_trainer.profiling.launches import launch_samples  # Triton
 
-    bench = LaunchBench(device)
     found: list[KernelSample] = []
     for part, batches in _cases(document, graph, rows, mean_length, device, seconds):
-        found += bench.measure(part, batches, grids=GRIDS)
+        found += launch_samples(part, batches, device, grids=GRIDS)
     return found
 
 

@@ -64,24 +64,18 @@ def bound_programs(graph: FeatureGraph, batches: Sequence[RawBatch], device: tor
     return found
 
 
-class LaunchBench:
-    """Measures programs of one device. GPU only."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-
-    def measure(
-        self, graph: FeatureGraph, batches: Sequence[RawBatch], *, grids: Sequence[int | None] = (None,)
-    ) -> list[KernelSample]:
-        """Every launch of the graph's program over these batches (several, so that inputs are not in the cache)."""
-        bound = bound_programs(graph, batches, self._device)
-        sizes = Sizes.of(graph, batches[0].num_rows, workload_of(batches), _nullable(batches))
-        found = []
-        for number, work in enumerate(works_of(bound[0].program.groups, sizes)):
-            for grid in grids:
-                runs = [partial(each.launch, number, max_programs=grid) for each in bound]
-                found.append(work.sample(number, programs=grid, seconds=graph_seconds(runs)[0]))
-        return found
+def launch_samples(
+    graph: FeatureGraph, batches: Sequence[RawBatch], device: torch.device, *, grids: Sequence[int | None] = (None,)
+) -> list[KernelSample]:
+    """Every launch of the graph's program over these batches (several, so that inputs are not in the cache). GPU only."""
+    bound = bound_programs(graph, batches, device)
+    sizes = Sizes.of(graph, batches[0].num_rows, workload_of(batches), _nullable(batches))
+    found = []
+    for number, work in enumerate(works_of(bound[0].program.groups, sizes)):
+        for grid in grids:
+            runs = [partial(each.launch, number, max_programs=grid) for each in bound]
+            found.append(work.sample(number, programs=grid, seconds=graph_seconds(runs)[0]))
+    return found
 
 
 def _nullable(batches: Sequence[RawBatch]) -> frozenset[str]:
