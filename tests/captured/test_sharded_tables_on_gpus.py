@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import socket
-
 import pytest
 import torch
 from captured.sharded_runtime import ROWS, batches, both, compare, eager, job, losses, on_rank
@@ -14,6 +12,7 @@ from rap_trainer.evaluation.evaluator import Evaluator
 from rap_trainer.model import shard
 from rap_trainer.step.choice import choose_runtime
 from rap_trainer.world import World
+from servers.processes import free_port
 from torch.multiprocessing.spawn import spawn
 from torchrec.distributed.types import ShardingType
 
@@ -74,7 +73,4 @@ def test_rows_split_over_ranks_run_in_the_eager_runtime_and_the_log_says_why(
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 @pytest.mark.parametrize("exchange", ["copy-engine", "nccl"])
 def test_two_gpus_train_them_as_in_the_eager_runtime(exchange: str) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    spawn(on_rank, args=(port, exchange), nprocs=2)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    spawn(on_rank, args=(free_port(), exchange), nprocs=2)  # type: ignore[no-untyped-call]  # torch leaves it untyped

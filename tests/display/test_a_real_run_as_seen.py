@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import socket
 import urllib.request
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +25,7 @@ from rap_trainer.display import (
     terminal,
 )
 from rap_trainer.train import train
+from servers.processes import free_port
 from train.small_jobs import small_job, write_events
 
 pytestmark = pytest.mark.filterwarnings("ignore:Please use DTensor:FutureWarning")
@@ -65,9 +65,7 @@ class Seen:
 
 
 def attempt(folder: Path, max_steps: int | None) -> Seen:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
+    port = free_port()
     stream, store, scraper = io.StringIO(), MetricStore(metrics.TRAINER), Scraper(port)
     history = History(folder / "checkpoints" / "history.jsonl")
     report = Report(history, folder / "checkpoints" / "report.html")

@@ -12,14 +12,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from rap_contract import metrics
 from rap_contract.problem import InvalidDocument
 from rap_trainer.display import Gauges, MetricsServer, MetricStore
+from servers.processes import free_port
 
 LOOPBACK = "127.0.0.1"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        return int(probe.getsockname()[1])
 
 
 def scrape(port: int) -> dict[str, float]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from contextlib import ExitStack
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from servers.processes import free_port
 
 CASES, NUM_RANKS = 4, 2
 TIMEOUT_S = 600
@@ -22,12 +22,9 @@ pytestmark = pytest.mark.timeout(TIMEOUT_S + 60)
 def said(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What two ranks print of their cases."""
     folder, tests = tmp_path_factory.mktemp("owners"), Path(__file__).parents[1]
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     common = {
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
+        "MASTER_PORT": str(free_port()),
         "WORLD_SIZE": str(NUM_RANKS),
         "OMP_NUM_THREADS": "1",
     }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -30,13 +29,6 @@ while True:
     torch.cuda.synchronize()
 """
 """Matrices multiplied by another process: the GPU gives both of them their share of time."""
-
-
-def free_port() -> int:
-    """One nobody listens at."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 def document(folder: Path, *, port: int) -> dict[str, Any]:

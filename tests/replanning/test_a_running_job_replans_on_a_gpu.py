@@ -24,7 +24,8 @@ from rap_operator.replanning.worker import answer
 from rap_trainer.plan.comparison import STEP
 from rap_trainer.plan_inputs import model_hash, read_profile
 from rap_trainer.profiling.device import name_of_device
-from replanning.long_steps_job import Files, command, document, free_port, neighbour
+from replanning.long_steps_job import Files, command, document, neighbour
+from servers.processes import free_port
 from servers.waiting import wait_until
 
 pytestmark = [

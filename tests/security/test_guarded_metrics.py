@@ -20,6 +20,7 @@ from rap_operator.pages import http_fetch
 from rap_trainer.display.metric_store import MetricStore
 from rap_trainer.display.metrics_server import MetricsServer, access_of
 from servers.certificates import CertificateAuthority
+from servers.processes import free_port
 
 LOOPBACK = "127.0.0.1"
 TOKEN = "open-sesame"
@@ -156,9 +157,7 @@ def test_a_rank_serves_its_metrics_guarded_and_the_operator_can_read_them(
     secret: Path, authority: CertificateAuthority, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("RAP_METRICS_SECRET", str(secret))
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        port = int(probe.getsockname()[1])
+    port = free_port()
     server = MetricsServer(MetricStore(metrics.TRAINER), port=port, address=LOOPBACK, access=access_of("some-secret"))
     try:
         url = f"https://{LOOPBACK}:{port}/metrics"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import signal
-import socket
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from rap_trainer.display import Display
 from rap_trainer.step.ledger import ENV_LEDGER, gaps, replay
 from rap_trainer.train import train
 from rap_trainer.world import ENV_PEER_TIMEOUT
+from servers.processes import free_port
 from train.forge import Forge, until
 from train.kill_run import kill_at_random_steps
 from train.recorder import Recorder
@@ -52,10 +52,7 @@ def test_two_ranks_of_half_a_batch_equal_one_and_resume_on_one_rank(tmp_path: Pa
 
 def test_ranks_that_torchrun_starts_train_as_those_of_rap_run(tmp_path: Path, events: Path, forge: Forge) -> None:
     job = write_job(tmp_path, source={"files": {"path": str(events)}}, trainer__maxSteps=3)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    shared = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    shared = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     runs = [
         forge.start(job, num_ranks=2, environment={**shared, "RANK": rank, "LOCAL_RANK": rank}) for rank in ("0", "1")
     ]
