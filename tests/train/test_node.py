@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 from rap_contract.pod import ENV_NODE_INDEX, ENV_NODES, ENV_RENDEZVOUS
+from rap_trainer import node
 from rap_trainer.node import Node
 
 
@@ -23,6 +26,15 @@ def test_ranks_are_numbered_over_all_nodes() -> None:
 def test_a_machine_that_is_told_nothing_is_the_only_one() -> None:
     environment = Node.given({}, ranks_per_node=2).environment(1)
     assert (environment["RANK"], environment["WORLD_SIZE"], environment["MASTER_ADDR"]) == ("1", "2", "127.0.0.1")
+
+
+def test_ranks_of_one_machine_meet_where_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Node.given({}, ranks_per_node=2).port in node.PORTS
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        monkeypatch.setattr(node, "PORTS", range(port, port + 1))
+        with pytest.raises(OSError, match=f"no free port from {port} to {port} for the ranks to meet at"):
+            Node.given({}, ranks_per_node=2)
 
 
 def test_a_single_pod_meets_itself_without_a_name_service() -> None:

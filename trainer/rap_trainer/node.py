@@ -5,11 +5,18 @@ Only arithmetic and names: ranks are started by `launch.py` and meet in `world.p
 
 from __future__ import annotations
 
+import errno
+import random
 import socket
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from rap_contract.pod import ENV_NODE_INDEX, ENV_NODES, ENV_RENDEZVOUS
+
+PORTS = range(12_000, 18_000)
+"""Where the ranks of a machine of its own meet. Below what Linux gives outgoing connections (32768 and up): such a port was taken by one before the
+first rank listened, and the others waited for it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +59,9 @@ class Node:
 
 
 def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """One of PORTS that nobody listens on. Raises OSError if there is none."""
+    for port in random.SystemRandom().sample(PORTS, len(PORTS)):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise OSError(errno.EADDRINUSE, f"no free port from {PORTS.start} to {PORTS.stop - 1} for the ranks to meet at")
