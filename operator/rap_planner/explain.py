@@ -32,7 +32,8 @@ def plan_of(result: Result, profile: Profile, *, indicative: bool = False, sensi
     prediction = Prediction(
         parts=parts,
         kernels=tuple(_kernels(result, estimate)),
-        inline_seconds=result.inline.seconds,
+        # One number, summed one way: added up otherwise, the very same step could seem longer by a rounding.
+        inline_seconds=sum(part.seconds for part in parts) if best == result.inline else result.inline.seconds,
         bound_seconds=result.bound_seconds,
         error_seconds=max(alone, profile.coefficients.error_ratio * exposed),
         rejected=_rejected(result),

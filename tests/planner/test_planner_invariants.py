@@ -77,6 +77,12 @@ def test_a_search_that_is_stopped_gives_a_valid_plan_no_worse_than_inline(stop: 
     assert plan_of(result, random_profile(3)).hash
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_the_inline_plan_is_predicted_exactly_as_long_as_everything_inline(seed: int) -> None:
+    prediction = plan_of(stopped_after(0, seed), random_profile(seed)).prediction
+    assert prediction.step_seconds == prediction.inline_seconds
+
+
 def test_more_time_never_makes_a_plan_worse() -> None:
     seconds = [stopped_after(stop, seed=5).best.seconds for stop in (0, 1, 3, 10, 50, 100_000)]
     assert seconds == sorted(seconds, reverse=True)

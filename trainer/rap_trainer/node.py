@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from rap_contract.pod import ENV_NODE_INDEX, ENV_NODES, ENV_RENDEZVOUS
 
 PORTS = range(12_000, 18_000)
-"""Where the ranks of a machine of its own meet. Below what Linux gives outgoing connections (32768 and up): such a port was taken by one before the
-first rank listened, and the others waited for it."""
+"""Where the ranks of a machine of its own meet: below what Linux gives outgoing connections by default (32768 and up), one of which could take
+such a port before the first rank listens, and the others would wait for it."""
 
 
 @dataclass(frozen=True, kw_only=True)

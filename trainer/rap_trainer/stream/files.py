@@ -200,9 +200,10 @@ class FileSource:
             offset = FINISHED if part.finished else part.next_row
             target = self._positions if keep_position else self._unsaved
             target[part.chunk.unit] = Position(offset, part.chunk.order)
-            self._rows += part.next_row - part.first_row
-            self._bad.seen(rows=part.next_row - part.first_row, bad_rows=len(part.bad))
-            self._bad.keep([letter_of(part.chunk.unit, row) for row in part.bad])
+            bad, num_rows = part.bad, part.next_row - part.first_row
+            self._rows += num_rows
+            self._bad.seen(rows=num_rows, bad_rows=len(bad))
+            self._bad.keep([letter_of(part.chunk.unit, row) for row in bad])
         self._bad.check()
 
 
