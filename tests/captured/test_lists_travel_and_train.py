@@ -9,7 +9,13 @@ import torch
 from captured.list_training import train_lists
 from rap_contract.graph import FeatureGraph, compile_features
 from rap_contract.job import RAPJob
-from rap_trainer.captured.jagged_inputs import JaggedInputs, gather_lists_kernel, gather_lists_twin, share_rest_twin
+from rap_trainer.captured.jagged_inputs import (
+    JaggedInputs,
+    fill_rest_kernel,
+    gather_lists_kernel,
+    gather_lists_twin,
+    share_rest_twin,
+)
 from rap_trainer.captured.list_exchange import Lists
 from rap_trainer.captured.lists import Form, form_of, list_layout, roomy
 from rap_trainer.captured.schedule import Window
@@ -67,16 +73,17 @@ def test_the_lookups_input_kernel_equals_its_twin(weighted: bool) -> None:
         inputs = JaggedInputs(("a", "b", "c", "d"), incoming, world_size=W, batch_size=B, spare_rows=3, tail_rows=7)
         inputs.fill()
         expected = JaggedInputs(("a", "b", "c", "d"), incoming, world_size=W, batch_size=B, spare_rows=3, tail_rows=7)
-        gather_lists_twin(incoming, inputs.kjt.offsets(), expected.kjt, (W, B, T, 3), 7)
+        gather_lists_twin(incoming, inputs.kjt.offsets(), expected.kjt, (W, B, T, 3))
         out = torch.full((W * room,), -1)
         out_weights = torch.full((W * room,), -1.0)
-        gather_lists_kernel[(T * W + 2, 2)](
+        gather_lists_kernel[(T * W, 2)](
             incoming.ids_N, incoming.ids_N if incoming.weights_N is None else incoming.weights_N, inputs.kjt.offsets(),
-            inputs.kjt.offsets(), out, out_weights, B, W, T, 3, room, W * room, 7, 0, T_PADDED=4, SOURCES=False,
-            WEIGHTED=weighted, TILE=4,
+            inputs.kjt.offsets(), out, out_weights, B, W, 3, room, T_PADDED=4, SOURCES=False, WEIGHTED=weighted, TILE=4,
         )  # fmt: skip
-    assert torch.equal(out, expected.kjt.values())
-    filled, total = int(lengths.sum()), W * room
+        filled, total = int(lengths.sum()), W * room
+        assert torch.equal(out[:filled], expected.kjt.values()[:filled])
+        fill_rest_kernel[(3,)](inputs._filled, out, out_weights, total, 7, WEIGHTED=weighted, TILE=4)
+    assert inputs.num_filled() == filled
     offsets = inputs.kjt.offsets()
     assert torch.equal(offsets.diff(), inputs.kjt.lengths().long())  # a lookup sees ids alone
     assert int(offsets[-1]) == filled
@@ -87,8 +94,9 @@ def test_the_lookups_input_kernel_equals_its_twin(weighted: bool) -> None:
     rest = offsets.diff()[-3:]
     assert int(offsets[-1]) == total
     assert int(rest.max() - rest.min()) <= 1  # what is no id, in equal shares
+    assert torch.equal(out, inputs.kjt.values())
     if weighted:
-        assert torch.equal(out_weights, expected.kjt.weights())
+        assert torch.equal(out_weights, inputs.kjt.weights())
     assert torch.equal(offsets.diff()[:-3], inputs.kjt.lengths()[:-3].long())
     assert torch.equal(out[filled:].cpu(), torch.arange(W * room - filled) % 7)
 

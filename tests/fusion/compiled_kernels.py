@@ -10,7 +10,7 @@ from typing import Any
 
 import triton
 import triton.language as tl
-from rap_trainer.captured.jagged_inputs import gather_lists_kernel, share_rest_kernel
+from rap_trainer.captured.jagged_inputs import fill_rest_kernel, gather_lists_kernel, share_rest_kernel
 from rap_trainer.fusion.bases_kernel import bases_kernel
 from rap_trainer.fusion.compare_kernel import compare_kernel
 from rap_trainer.fusion.lanes_kernel import lanes_kernel
@@ -26,7 +26,7 @@ INT32 = ("offsets", "counts", "chosen", "landmarks", "lengths", "overflow")
 FLOAT32 = ("dense", "labels", "weights", "weights_ptr", "out_weights_ptr")
 INT64 = (
     "entries", "totals", "tiles", "steps", "ints", "pointers", "bases", "ids", "counters", "selections", "hashes", "mixed", "row_ids", "lanes",
-    "bundles", "comparisons", "features", "blocks", "block_totals", "ids_ptr", "offsets_ptr", "sources_ptr", "out_ptr",
+    "bundles", "comparisons", "features", "blocks", "block_totals", "ids_ptr", "offsets_ptr", "sources_ptr", "out_ptr", "filled_ptr",
 )  # fmt: skip
 TYPES = {
     **dict.fromkeys(INT32, "*i32"),
@@ -84,6 +84,7 @@ def main() -> None:
         (bases_kernel, {"TILE": 512, "STAGES": 64, "FEATURES": 64}, 4),
         (compare_kernel, {"WIDTH": 32}, 1),
         (share_rest_kernel, {"TILE": 1024}, 4),
+        (fill_rest_kernel, {"WEIGHTED": True, "TILE": 1024}, 8),
         *(
             (gather_lists_kernel, {"T_PADDED": 4, "SOURCES": way, "WEIGHTED": way, "TILE": 1024}, 8)
             for way in (True, False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 
@@ -12,6 +13,7 @@ from rap_trainer.batch import ModelBatch
 from rap_trainer.bench.blocks import with_blocks
 from rap_trainer.bench.subject import Subject
 from rap_trainer.captured.assemble import Assembly, assemble
+from rap_trainer.captured.blocks import pad_to
 from rap_trainer.captured.capture import CapturedSteps
 from rap_trainer.captured.jagged_inputs import JaggedInputs
 from rap_trainer.captured.list_exchange import make_lists
@@ -47,13 +49,13 @@ def fill_ids(assembly: Assembly, slot: Slot, batch: ModelBatch, sparse_names: li
     assembly.exchange.send_ids(slot.to_send(), slot.index)
 
 
-def lists_of_batches(assembly: Assembly, subject: Subject, world: World) -> ListLayout:
-    """Blocks that the subject's batches just fit into, on every rank. Collective."""
+def lists_of_batches(assembly: Assembly, subject: Subject, world: World, *, room: float = 1.0) -> ListLayout:
+    """Blocks of `room` times what the largest of the subject's batches fills, on every rank. Collective."""
     owned = assembly.ownership.whole
     sizes = [[sum(batch.sparse[n].values().numel() for n in names) for names in owned] for batch in subject.ready]
-    room = torch.tensor(sizes, device=world.device).amax(0)
-    dist.all_reduce(room, dist.ReduceOp.MAX)
-    whole = tuple(max(PLACE_IDS, -(-size // PLACE_IDS) * PLACE_IDS) for size in room.tolist())
+    largest = torch.tensor(sizes, device=world.device).amax(0)
+    dist.all_reduce(largest, dist.ReduceOp.MAX)
+    whole = tuple(max(PLACE_IDS, pad_to(math.ceil(room * size), PLACE_IDS)) for size in largest.tolist())
     return ListLayout(owned=owned, room=whole, batch_size=subject.batch_size, weighted=subject.graph.weighted)
 
 
@@ -87,8 +89,9 @@ class CapturedIdeal:
         in_parts: bool = True,
         direct: bool = DEFAULT_TUNING.direct,
         subject: Subject | None = None,
+        room: float = 1.0,
     ) -> None:
-        """`subject`: needed where rows hold several ids, for how many its batches have."""
+        """`subject`: needed where rows hold several ids, for how many its batches have; `room`: of `lists_of_batches`."""
         several = subject is not None and form_of(subject.graph) is Form.LISTS
         self.assembly = assemble(
             model,
@@ -107,7 +110,7 @@ class CapturedIdeal:
         self.slots, self._lists = parts.slots, None
         if several:
             assert subject is not None
-            self._layout = lists_of_batches(parts, subject, world)
+            self._layout = lists_of_batches(parts, subject, world, room=room)
             self._lists = make_lists(self._layout, parts.exchange, world)
             self.slots = parts.slots_with(self._lists)
         self.step = parts.step(NoPreprocessing(), Schedule(), lists=self._lists)
@@ -164,7 +167,7 @@ class Rap:
             precision=precision,
             tuning=tuning,
         )
-        self._host = tuple(with_blocks(raw, subject.graph, pinned=True) for raw in subject.host)
+        self.host = tuple(with_blocks(raw, subject.graph, pinned=True) for raw in subject.host)
         self._taken = 0
         self.host_s: list[tuple[float, float]] = []
         """Seconds the host worked in `prepare` and in `train`, by step; waiting for a free pinned buffer is not work."""
@@ -172,7 +175,7 @@ class Rap:
 
     def _take(self) -> CapturedState:
         self._taken += 1
-        return self.runtime.prepare(self._host[(self._taken - 1) % len(self._host)])
+        return self.runtime.prepare(self.host[(self._taken - 1) % len(self.host)])
 
     def step(self) -> torch.Tensor:
         """Prepares the next batch and trains the one before; gives this rank's share of its loss, until the step after next."""

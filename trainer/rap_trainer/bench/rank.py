@@ -151,6 +151,7 @@ class RankBench:
         self._hosted = None
         rap = Rap(make_model(subject, self.world), subject, self.world, precision=self._precision)
         losses = self._watch.losses(rap.step)
+        rap.runtime.fit()
         for place in option.split("+"):
             window, _, programs = place.partition("/")
             rap.switch(Window(window), int(programs) or None)

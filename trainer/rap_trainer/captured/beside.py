@@ -20,6 +20,7 @@ from rap_contract.plan import Plan
 
 from rap_trainer.captured.capture import CapturedSteps
 from rap_trainer.captured.schedule import Schedule
+from rap_trainer.captured.sizes import Fitted
 from rap_trainer.captured.step import TrainStep
 
 T = TypeVar("T")
@@ -36,6 +37,8 @@ class Graphs:
     steps: CapturedSteps
     size_number: int
     """Of the size whose buffers they were made of."""
+    fitted: Fitted | None = None
+    """The same for batches of as many ids as the size's were."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,14 +71,14 @@ class Beside:
 
     def run(self, work: Callable[[], T]) -> T:
         """Waits for what the work gives or raises."""
-        return self._begin(work).result()
+        return self.begin(work).result()
 
     def prepare(self, plan: Plan, schedule: Schedule, capture: Callable[[], Graphs | None]) -> None:
         """Keeps a plan in place of the one before. What cannot be captured beside training is captured at the switch."""
         self._drop()
         graphs = None
         try:
-            with _yielding():
+            with yielding():
                 self.run(torch.cuda.empty_cache)  # what the graphs given back before have left
                 graphs = self.run(capture)
         except RuntimeError as error:
@@ -88,11 +91,13 @@ class Beside:
         assert prepared is not None, "prepare_plan() comes first"
         return prepared
 
-    def close_behind(self, steps: CapturedSteps) -> None:
-        """Gives graphs back when what of them is enqueued has run; does not wait."""
+    def close_behind(self, steps: CapturedSteps, fitted: Fitted | None = None) -> None:
+        """Gives graphs back, and those for fewer ids, when what of them is enqueued has run; does not wait."""
         done = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         done.record(torch.cuda.current_stream(self._device))
-        self._begin(lambda: steps.close_behind(done))
+        self.begin(lambda: steps.close_behind(done))
+        if fitted is not None:
+            self.begin(lambda: fitted.graphs.close_behind(done))
 
     def close(self) -> None:
         """Waits for what was begun."""
@@ -102,9 +107,10 @@ class Beside:
     def _drop(self) -> None:
         prepared, self._prepared = self._prepared, None
         if prepared is not None and prepared.graphs is not None:
-            self.close_behind(prepared.graphs.steps)
+            self.close_behind(prepared.graphs.steps, prepared.graphs.fitted)
 
-    def _begin(self, work: Callable[[], T]) -> Future[T]:
+    def begin(self, work: Callable[[], T]) -> Future[T]:
+        """Work for the capturing thread, behind what it was given before, on the stream that is current here."""
         stream = torch.cuda.current_stream(self._device)
 
         def run() -> T:
@@ -115,7 +121,7 @@ class Beside:
 
 
 @contextmanager
-def _yielding() -> Iterator[None]:
+def yielding() -> Iterator[None]:
     """Threads hand the interpreter over soon."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_INTERVAL_S)

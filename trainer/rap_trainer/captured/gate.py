@@ -31,9 +31,11 @@ IDS_ONLY = (
     b"FillFunctor",
     b"find_long_segments",
     b"grad_indice_weights",
+    b"fill_rest",
+    b"share_rest",
 )
-"""Parts of the names of kernels that read and write ids and their positions only (FBGEMM 1.6, CUB of CUDA 13); the last one writes zeros, for
-`assemble` tells it that weights of ids learn nothing."""
+"""Parts of the names of kernels that read and write ids and their positions only (FBGEMM 1.6, CUB of CUDA 13, `jagged_inputs`); grad_indice_weights
+writes zeros, for `assemble` tells it that weights of ids learn nothing."""
 
 
 class GateError(RuntimeError):

@@ -1,12 +1,13 @@
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call"
 """The lookup's input from lists that all ranks have sent: feature by feature, with a bag behind the rows for what is no id.
 
-Rank w's block holds its ids feature by feature; the lookup wants each feature's ids of all ranks together. Nothing is read on
-the host: the number of ids is the blocks' room. The lookup goes by the bags and sees nothing of what they do not fill; the tables' update,
-which sorts all ids there are, must find a bag for each, so in the offsets that it reads the rest goes in equal shares to the last bags of the
-last feature, in S rows behind all others, spread over that feature's table (in one bag one warp would work on all of it). No gradient reaches
-these bags, so tables whose update is nothing without a gradient (SGD, Adagrad, rowwise Adagrad) keep those rows as they are. Both
-offsets are there before the step, so ids are sorted beside the lookup.
+Rank w's block holds its ids feature by feature; the lookup wants each feature's ids of all ranks together. A step is captured for so many
+ids: the blocks' room, or what batches are known to hold (`fitted`), which the host asks of a batch before it trains on it (`num_filled`). The
+lookup goes by the bags and sees nothing of what they do not fill; the tables' update, which sorts all ids there are, must find a bag for each,
+so before it the rest is given ids, and in the offsets that it reads goes in equal shares to the last bags of the last feature, in S rows
+behind all others, spread over that feature's table (in one bag one warp would work on all of it). No gradient reaches these bags, so tables
+whose update is nothing without a gradient (SGD, Adagrad, rowwise Adagrad) keep those rows as they are. The real ids and their offsets are
+there before the step, so all are sorted beside the lookup.
 
 Where tables are split by columns, a rank is sent two blocks by each, its own features' and those of all split tables, of which it looks
 up some, some several times (`Received`).
@@ -17,6 +18,8 @@ F received features.
 
 from __future__ import annotations
 
+import copy
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,9 +34,11 @@ from torchrec import KeyedJaggedTensor
 from rap_trainer.captured.list_exchange import Lists
 
 TILE = 1024
+UNTOLD, UNTOLD_S = -1, 600.0
+"""What stands for a number of ids that has not come, and how long it may take."""
 PROGRAMS_PER_SEGMENT = 4
-REST_SEGMENTS = 64
-"""Segments that share what is no id."""
+REST_PROGRAMS = 256
+"""Programs that share what is no id."""
 
 
 @triton.jit
@@ -54,54 +59,50 @@ def gather_lists_kernel(
     out_weights_ptr,
     B,
     W,
-    T,
     S,
     C,
-    N,
-    tail_rows,
-    skipped,
     T_PADDED: tl.constexpr,
     SOURCES: tl.constexpr,
     WEIGHTED: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """Grid: (T * W - skipped + some, programs a segment). Segment (t, w): rank w's ids of feature t; the last ones: what is no id.
+    """Grid: (T * W, programs a segment). Segment (t, w): rank w's ids of feature t.
 
     Without SOURCES a block's features are those looked up, so a feature's place follows from the lengths of those before.
     """
-    segment = skipped + tl.program_id(0)
+    segment = tl.program_id(0)
     R = W * B + S
-    lane = tl.program_id(1) * TILE + tl.arange(0, TILE)
-    step = tl.num_programs(1) * TILE
-    if segment >= T * W:
-        filled = tl.load(offsets_ptr + T * R - S)
-        place = filled + (segment - T * W) * step + lane
-        room = tl.cast(N, tl.int64)
-        step *= skipped + tl.num_programs(0) - T * W
-        while tl.min(place, 0) < room:
-            tl.store(out_ptr + place, (place - filled) % tail_rows, mask=place < room)
-            if WEIGHTED:
-                tl.store(out_weights_ptr + place, tl.zeros([TILE], tl.float32), mask=place < room)
-            place += step
+    t = segment // W
+    w = segment % W
+    if SOURCES:
+        source = tl.load(sources_ptr + segment)
     else:
-        t = segment // W
-        w = segment % W
-        if SOURCES:
-            source = tl.load(sources_ptr + segment)
-        else:
-            before = tl.arange(0, T_PADDED)
-            first = offsets_ptr + before * R + w * B
-            held = tl.load(first + B, mask=before < t, other=0) - tl.load(first, mask=before < t, other=0)
-            source = tl.sum(held, 0) + w * C
-        begin = tl.load(offsets_ptr + t * R + w * B)
-        num = tl.load(offsets_ptr + t * R + (w + 1) * B) - begin
-        at = lane
-        while tl.min(at, 0) < num:
-            tl.store(out_ptr + begin + at, tl.load(ids_ptr + source + at, mask=at < num, other=0), mask=at < num)
-            if WEIGHTED:
-                weight = tl.load(weights_ptr + source + at, mask=at < num, other=0.0)
-                tl.store(out_weights_ptr + begin + at, weight, mask=at < num)
-            at += step
+        before = tl.arange(0, T_PADDED)
+        first = offsets_ptr + before * R + w * B
+        held = tl.load(first + B, mask=before < t, other=0) - tl.load(first, mask=before < t, other=0)
+        source = tl.sum(held, 0) + w * C
+    begin = tl.load(offsets_ptr + t * R + w * B)
+    num = tl.load(offsets_ptr + t * R + (w + 1) * B) - begin
+    at = tl.program_id(1) * TILE + tl.arange(0, TILE)
+    while tl.min(at, 0) < num:
+        tl.store(out_ptr + begin + at, tl.load(ids_ptr + source + at, mask=at < num, other=0), mask=at < num)
+        if WEIGHTED:
+            weight = tl.load(weights_ptr + source + at, mask=at < num, other=0.0)
+            tl.store(out_weights_ptr + begin + at, weight, mask=at < num)
+        at += tl.num_programs(1) * TILE
+
+
+@triton.jit
+def fill_rest_kernel(filled_ptr, ids_ptr, weights_ptr, N, tail_rows, WEIGHTED: tl.constexpr, TILE: tl.constexpr):
+    """Ids of weight 0 behind the filled ones, over the rows of a table."""
+    filled = tl.load(filled_ptr)
+    place = filled + tl.program_id(0) * TILE + tl.arange(0, TILE)
+    room = tl.cast(N, tl.int64)
+    while tl.min(place, 0) < room:
+        tl.store(ids_ptr + place, (place - filled) % tail_rows, mask=place < room)
+        if WEIGHTED:
+            tl.store(weights_ptr + place, tl.zeros([TILE], tl.float32), mask=place < room)
+        place += tl.num_programs(0) * TILE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,8 +156,19 @@ class JaggedInputs:
         if not self._in_place:
             values_N = torch.zeros(N, dtype=torch.int64, device=device)
             weights_N = None if incoming.weights_N is None else torch.zeros(N, device=device)
-        self.kjt = KeyedJaggedTensor(
-            keys=list(features),
+        self._filled = self._offsets[T * R - S : T * R - S + 1]
+        self._count = torch.zeros(1, dtype=torch.int64, device="cpu", pin_memory=device.type == "cuda")
+        self._counted = torch.cuda.Event(external=True) if device.type == "cuda" else None
+        if self._counted is not None:
+            self._counted.record()  # torch makes it then, and a capture must not
+        self._features = features
+        self.kjt = self._over(values_N, weights_N)
+        """Of so many ids as a step is captured for."""
+
+    def _over(self, values_N: torch.Tensor, weights_N: torch.Tensor | None) -> KeyedJaggedTensor:
+        (T, R), N = self._lengths_TR.shape, values_N.numel()
+        return KeyedJaggedTensor(
+            keys=list(self._features),
             values=values_N,
             weights=weights_N,
             lengths=self._lengths_TR.view(-1),
@@ -165,7 +177,32 @@ class JaggedInputs:
             length_per_key=[N] + [0] * (T - 1),  # nobody splits it: all features are one group of tables
             offset_per_key=[0] + [N] * T,
         )
-        self._share_rest(self._update_offsets)  # a warm-up trains before any batch is there
+
+    def fitted(self, num_ids: int) -> JaggedInputs:
+        """The same lists, for a step that is captured for so many ids: it must not train on a batch of more (`num_filled`)."""
+        twin, weights_N = copy.copy(self), self.kjt.weights_or_none()
+        twin.kjt = self._over(self.kjt.values()[:num_ids], None if weights_N is None else weights_N[:num_ids])
+        return twin
+
+    def expect(self) -> None:
+        """Before a fill is enqueued whose number of ids somebody will wait for. The fill before has been waited for."""
+        self._count.fill_(UNTOLD)
+
+    @property
+    def last_filled(self) -> int:
+        """Ids of a batch that was filled in before, perhaps not the latest; 0 of none."""
+        return max(0, int(self._count))
+
+    def num_filled(self) -> int:
+        """Ids of the batch that was filled in last; waits for it after `expect`. Raises RuntimeError if nothing comes."""
+        if self._counted is not None:
+            self._counted.synchronize()
+        until = time.monotonic() + UNTOLD_S
+        while int(self._count) == UNTOLD:
+            if time.monotonic() > until:
+                raise RuntimeError(f"the device has not told for {UNTOLD_S:.0f} s how many ids a batch holds")
+            time.sleep(1e-5)
+        return int(self._count)
 
     def fill(self) -> None:
         """From what has arrived, for the lookup."""
@@ -176,12 +213,16 @@ class JaggedInputs:
         else:
             lengths_TWB.copy_(self._sources.find(self._incoming.lengths))
         torch.cumsum(self._lengths_TR.view(-1), 0, dtype=torch.int64, out=self._offsets[1:])
-        if self._offsets.is_cuda:
+        self._count.copy_(self._filled, non_blocking=True)
+        if self._counted is not None:
+            self._counted.record()
+        if not self._in_place:
             self._gather()
-        else:
-            sources_TW = None if self._sources is None else self._sources.places_TW
-            gather_lists_twin(self._incoming, self._offsets, self.kjt, self._sizes, self._tail_rows, sources_TW)
         self._update_offsets.copy_(self._offsets)
+
+    def fill_rest(self) -> None:
+        """For the tables' update: ids and bags for the places behind the filled ones."""
+        self._fill_rest_ids()
         self._share_rest(self._update_offsets)
 
     @contextmanager
@@ -205,8 +246,25 @@ class JaggedInputs:
             )
 
     def share_rest(self) -> None:
-        """For a lookup that wants a bag for every id itself."""
+        """The same for a lookup that wants a bag for every id itself."""
+        self._fill_rest_ids()
         self._share_rest(self._offsets)
+
+    def _fill_rest_ids(self) -> None:
+        values_N, weights_N = self.kjt.values(), self.kjt.weights_or_none()
+        if not values_N.is_cuda:
+            fill_rest_twin(int(self._filled), values_N, weights_N, self._tail_rows)
+            return
+        fill_rest_kernel[(REST_PROGRAMS,)](
+            self._filled,
+            values_N,
+            values_N if weights_N is None else weights_N,
+            values_N.numel(),
+            self._tail_rows,
+            WEIGHTED=weights_N is not None,
+            TILE=TILE,
+            num_warps=8,
+        )
 
     def _share_rest(self, offsets: torch.Tensor) -> None:
         S, last, num_ids = self._sizes[3], offsets.numel() - 1, self.kjt.values().numel()
@@ -219,24 +277,23 @@ class JaggedInputs:
         W, B, T, S = self._sizes
         ids, weights_N = self._incoming.ids_N, self._incoming.weights_N
         values, weights = self.kjt.values(), self.kjt.weights_or_none()
-        skipped = T * W if self._in_place else 0
-        gather_lists_kernel[(T * W - skipped + REST_SEGMENTS, PROGRAMS_PER_SEGMENT)](
+        sources_TW = None if self._sources is None else self._sources.places_TW
+        if not values.is_cuda:
+            gather_lists_twin(self._incoming, self._offsets, self.kjt, self._sizes, sources_TW)
+            return
+        gather_lists_kernel[(T * W, PROGRAMS_PER_SEGMENT)](
             ids,
             ids if weights_N is None else weights_N,
             self._offsets,
-            self._offsets if self._sources is None else self._sources.places_TW,
+            self._offsets if sources_TW is None else sources_TW,
             values,
             values if weights is None else weights,
             B,
             W,
-            T,
             S,
             ids.numel() // W,
-            values.numel(),
-            self._tail_rows,
-            skipped,
             T_PADDED=triton.next_power_of_2(T),
-            SOURCES=self._sources is not None,
+            SOURCES=sources_TW is not None,
             WEIGHTED=weights is not None,
             TILE=TILE,
             num_warps=8,
@@ -285,12 +342,18 @@ def share_rest_twin(offsets: torch.Tensor, spare_rows: int, num_ids: int) -> Non
     rest[1:] = rest[0] + (num_ids - rest[0]) * np.arange(1, spare_rows + 1) // spare_rows
 
 
+def fill_rest_twin(filled: int, ids_N: torch.Tensor, weights_N: torch.Tensor | None, tail_rows: int) -> None:
+    """The kernel in plain PyTorch."""
+    ids_N[filled:] = torch.arange(ids_N.numel() - filled) % tail_rows
+    if weights_N is not None:
+        weights_N[filled:] = 0
+
+
 def gather_lists_twin(
     incoming: Lists,
     real: torch.Tensor,
     kjt: KeyedJaggedTensor,
     sizes: tuple[int, int, int, int],
-    tail_rows: int,
     sources_TW: torch.Tensor | None = None,
 ) -> None:
     """The kernel in plain PyTorch."""
@@ -307,7 +370,3 @@ def gather_lists_twin(
             if weights is not None and incoming.weights_N is not None:
                 weights[begin:end] = incoming.weights_N[source : source + end - begin]
             source += end - begin
-    filled = int(real[-S - 1])
-    values[filled:] = torch.arange(values.numel() - filled) % tail_rows
-    if weights is not None:
-        weights[filled:] = 0

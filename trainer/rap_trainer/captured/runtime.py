@@ -21,6 +21,8 @@ from rap_trainer.batch import ModelBatch, RawBatch
 from rap_trainer.captured.agreement import Agreement
 from rap_trainer.captured.assemble import Assembly, CannotCapture, assemble
 from rap_trainer.captured.beside import Graphs
+from rap_trainer.captured.capture import CapturedSteps
+from rap_trainer.captured.fitting import Fitting
 from rap_trainer.captured.lists import Form, form_of, roomy
 from rap_trainer.captured.preprocess import FusedPreprocessor
 from rap_trainer.captured.raw import Overflow, RawBuffer
@@ -86,6 +88,7 @@ class CapturedRuntime:
         self._plan: Plan | None = None
         self.builder = SizeBuilder(graph, self.assembly, world, evaluator=evaluator, progress=self._progress)
         self.builder.sorts_early, self.beside = tuning.sort_early, self.builder.beside
+        self._fitting = Fitting(self.builder, waits=self.assembly.exchange.uses_nccl)
         self.size: Size
         """What the latest step has taken."""
         self._sizes: list[Size] = []
@@ -131,7 +134,7 @@ class CapturedRuntime:
     @property
     def waited_s(self) -> float:
         """How long the host has waited for room on the device, in all: back pressure, not work."""
-        return self._uploads.waited_s
+        return self._uploads.waited_s + self._fitting.waited_s
 
     def train(self, state: StepState) -> CapturedState:
         """Replays the step of a prepared batch. Collective. Loss and logits are read lazily, before the step after next."""
@@ -144,14 +147,16 @@ class CapturedRuntime:
         self.size.last_step = self._steps
         slot = self.size.slots[state.slot]
         self._uploads.settle()
-        if not state.preprocessed:
+        filled_now = not state.preprocessed
+        if filled_now:
             self.size.step.prepare(slot)
         if following is not None:
             following.preprocessed = following.size is self.size
         if state.raw.num_rows < slot.dense.shape[0]:  # no row of the batch: a zero gradient times Inf would be NaN
             slot.dense[state.raw.num_rows :].zero_()
+        graphs = self._fitting.graphs(self.size, slot, filled_now=filled_now)
         self.timer.begin()
-        self._replay(state, slot)
+        self._replay(graphs, state, slot)
         self.timer.end()
         if upcoming is state:
             self._upcoming = None
@@ -186,9 +191,11 @@ class CapturedRuntime:
             graphs = prepared.graphs
             if graphs is not None:
                 is_current = graphs.size_number == size.number
-                self.beside.close_behind(size.graphs if is_current else graphs.steps)
+                old = (size.graphs, size.fitted) if is_current else (graphs.steps, graphs.fitted)
                 if is_current:
-                    size.graphs, size.step, self._schedule = graphs.steps, graphs.step, prepared.schedule
+                    size.graphs, size.fitted, size.step = graphs.steps, graphs.fitted, graphs.step
+                    self._schedule = prepared.schedule
+                self.beside.close_behind(*old)
             self._plan, size.preprocessor = prepared.plan, size.preprocessor.planned(prepared.plan)
         self.switch(prepared.schedule)
 
@@ -198,15 +205,16 @@ class CapturedRuntime:
         if schedule == self.schedule or free < self.builder.graph_bytes or self.assembly.exchange.uses_nccl:
             return None
         step = self.builder.step(schedule, preprocessor, size.lists)
-        steps = self.builder.graphs_beside(step, size.slots)
-        return Graphs(step=step, steps=steps, size_number=size.number)
+        steps, held = self.builder.graphs_beside(step, size.slots), size.fitted
+        fitted = None if held is None else self.builder.fitted(size, step, held.num_ids)
+        return Graphs(step=step, steps=steps, size_number=size.number, fitted=fitted)
 
     def _only_size(self) -> Size:
         """The size in force; the others were captured with another plan and are made again when they are needed."""
         self._uploads.settle()
         for size in self._sizes:
             if size is not self.size:
-                self.beside.close_behind(size.graphs)
+                self.beside.close_behind(size.graphs, size.fitted)
         self._sizes = [self.size]
         return self.size
 
@@ -217,8 +225,9 @@ class CapturedRuntime:
 
     @property
     def assembled(self) -> Assembly:
-        """The parts with the slots and lists the step has now: what else is to be captured is built of them."""
-        return replace(self.assembly, slots=self.size.slots, lists=self.size.lists)
+        """The parts with the slots and lists the step has now, of which all else that is captured is built; waits for the device."""
+        self.settle()
+        return replace(self.assembly, slots=self.size.filled, lists=self.size.lists)
 
     @property
     def preprocessor(self) -> FusedPreprocessor:
@@ -252,9 +261,19 @@ class CapturedRuntime:
         self._schedule = schedule
         with self.beside.alone():
             size = self._only_size()
-            size.graphs.close()
+            fitted = size.fitted
+            size.close()
             size.step = self.builder.step(schedule, size.preprocessor, size.lists)
             size.graphs = self.builder.graphs(size.step, size.slots, warm=True)
+            if fitted is not None:
+                self._fitting.again(size, fitted.num_ids)
+
+    def fit(self) -> None:
+        """Captures steps for as many ids as the batches prepared last hold, which else happens in time. Nothing for single ids."""
+        self.settle()
+        if self.size.lists is not None:
+            with self.beside.alone():
+                self._fitting.now(self.size)
 
     def synchronise_state(self) -> None:
         """Writes what a checkpoint reads from the host: the dense optimizer's step count."""
@@ -272,8 +291,9 @@ class CapturedRuntime:
         self._watchdog.close()
         self._uploads.close()
         with self.beside.alone():
+            self._fitting.install()
             for size in self._sizes:
-                size.graphs.close()
+                size.close()
         self.beside.close()
 
     def _capture(self, layout: RawLayout, *, warm: bool = False, held: Sequence[RawBuffer] = ()) -> None:
@@ -347,23 +367,23 @@ class CapturedRuntime:
             torch.cuda.synchronize(self._world.device)
             for size in self._sizes:
                 if size not in others:
-                    size.graphs.close()
+                    size.close()
             self._sizes = others
             self._capture(layout, warm=warm, held=held)
 
     # -- a step
 
-    def _replay(self, state: CapturedState, slot: Slot) -> None:
+    def _replay(self, graphs: CapturedSteps, state: CapturedState, slot: Slot) -> None:
         evaluator, raw = self._evaluator, state.raw
         rows = raw.num_rows
         if evaluator is None:
-            self.size.graphs.replay(state.slot)
+            graphs.replay(state.slot)
             return
         if rows == self.assembly.blocks.batch_size:
-            self.size.graphs.replay(state.slot)
+            graphs.replay(state.slot)
         else:
             with evaluator.unseen():
-                self.size.graphs.replay(state.slot)
+                graphs.replay(state.slot)
             evaluator.accumulate(slot.outcome.logits_B[:rows], slot.targets.labels_B[:rows])
         evaluator.advance(raw.global_rows)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 from itertools import count
 
 import torch
@@ -15,15 +16,16 @@ from rap_contract.graph import FeatureGraph
 from rap_contract.plan import Plan
 
 from rap_trainer.captured.assemble import Assembly
-from rap_trainer.captured.beside import Beside
+from rap_trainer.captured.beside import Beside, yielding
 from rap_trainer.captured.capture import CapturedSteps
+from rap_trainer.captured.jagged_inputs import JaggedInputs
 from rap_trainer.captured.list_exchange import ListExchange, make_lists
 from rap_trainer.captured.lists import Form, list_layout
 from rap_trainer.captured.preprocess import FusedPreprocessor
 from rap_trainer.captured.raw import RawBuffer
 from rap_trainer.captured.raw_layout import RawLayout
 from rap_trainer.captured.schedule import Schedule, Window
-from rap_trainer.captured.sizes import Size
+from rap_trainer.captured.sizes import Fitted, Size
 from rap_trainer.captured.slots import Slot
 from rap_trainer.captured.step import TrainStep
 from rap_trainer.captured.uploads import NUM_PINNED
@@ -133,6 +135,15 @@ class SizeBuilder:
         """Captures a step in the capturing thread, while the graphs in force train."""
         return CapturedSteps(step, slots, warm=True, sort_early=self.sorts_early, beside=True)
 
+    def fitted(self, size: Size, step: TrainStep, num_ids: int) -> Fitted | None:
+        """Graphs of a size's step for batches of so many ids, in the capturing thread; None if memory is short."""
+        if torch.cuda.mem_get_info(self._world.device)[0] < self.graph_bytes:
+            return None
+        first, second = (replace(slot, inputs=_jagged(slot).fitted(num_ids)) for slot in size.slots)
+        with yielding():
+            graphs = self.graphs_beside(step, (first, second))
+        return Fitted(num_ids=num_ids, slots=(first, second), step=step, graphs=graphs)
+
     def captured(self, step: TrainStep, slots: tuple[Slot, Slot], *, warm: bool) -> CapturedSteps:
         """The graphs, in the thread that captures."""
         # A plan's bounded grids have kernels of their own, and a capture beside training must not compile.
@@ -156,3 +167,8 @@ class SizeBuilder:
             evaluator.accumulate(slot.outcome.logits_B, slot.targets.labels_B)
 
         return score
+
+
+def _jagged(slot: Slot) -> JaggedInputs:
+    assert isinstance(slot.inputs, JaggedInputs)
+    return slot.inputs

@@ -14,10 +14,12 @@ import numpy.typing as npt
 
 from rap_trainer.batch import RawBatch
 from rap_trainer.captured.capture import CapturedSteps
+from rap_trainer.captured.jagged_inputs import JaggedInputs
 from rap_trainer.captured.list_exchange import ListExchange
 from rap_trainer.captured.preprocess import FusedPreprocessor
 from rap_trainer.captured.raw import RawBuffer
 from rap_trainer.captured.raw_layout import RawLayout
+from rap_trainer.captured.room import Room
 from rap_trainer.captured.slots import Slot
 from rap_trainer.captured.step import TrainStep
 
@@ -27,6 +29,17 @@ MOST_SIZES = 3
 """Kept at once: a size of plan 4 at batch 4096 holds gigabytes."""
 PATIENCE = 64
 """Steps that must all fit into a smaller size before it is taken: a change of size exposes one batch's preprocessing."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Fitted:
+    """Graphs for batches of so many ids at most."""
+
+    num_ids: int
+    slots: tuple[Slot, Slot]
+    """The size's, whose lookups read so many."""
+    step: TrainStep
+    graphs: CapturedSteps
 
 
 @dataclass(kw_only=True, eq=False)
@@ -44,9 +57,32 @@ class Size:
     graphs: CapturedSteps
     last_step: int = 0
     """Number of the latest step that took it; 0: none has."""
+    fitted: Fitted | None = None
+    """For batches of fewer ids than there is room for."""
 
     def __post_init__(self) -> None:
         self.rooms = np.array(list(self.layout.capacities.values()), dtype=np.int64)
+        self.room = Room(self.slots[0].inputs.kjt.values().numel() if self.lists is not None else 0)
+
+    @property
+    def filled(self) -> tuple[Slot, Slot]:
+        """The slots as the next capture reads them: without places for more ids than fitted graphs have, if that holds both batches."""
+        fitted = self.fitted
+        fits = fitted is not None and all(
+            slot.inputs.last_filled <= fitted.num_ids for slot in self.slots if isinstance(slot.inputs, JaggedInputs)
+        )
+        return fitted.slots if fitted is not None and fits else self.slots
+
+    def close(self) -> None:
+        """Gives all graphs back."""
+        self.graphs.close()
+        self.close_fitted()
+
+    def close_fitted(self) -> None:
+        """Gives back those for fewer ids."""
+        if self.fitted is not None:
+            self.fitted.graphs.close()
+            self.fitted = None
 
     def holds(self, elements: Int64s) -> bool:
         """Whether lists of so many elements (`elements_of`) have room."""

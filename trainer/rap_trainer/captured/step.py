@@ -227,6 +227,8 @@ class TrainStep:
         with self.lanes.tables.on():
             if gate is not None:
                 gate.ids_known()
+            if isinstance(current.inputs, JaggedInputs):
+                current.inputs.fill_rest()
             pooled.backward(grads[: pooled.numel()].view_as(pooled))  # type: ignore[no-untyped-call]  # torch leaves it untyped
             if gate is not None:
                 gate.backward_enqueued()

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -31,9 +31,11 @@ from rap_trainer.profiling.batches import pool, shape_of, workload_of
 from rap_trainer.profiling.found import of_first_rank, slowest
 from rap_trainer.profiling.kernel_samples import fused_samples
 from rap_trainer.step.choice import choose_runtime
-from rap_trainer.step.runtime import Runtime
 from rap_trainer.synthetic_batch import MEAN_LENGTH
 from rap_trainer.world import World, join_world
+
+if TYPE_CHECKING:
+    from rap_trainer.captured.runtime import CapturedRuntime
 
 STEPS, LOOP_STEPS = 4, 32
 """Real steps of the captured runtime before anything is measured, and those that are timed as a whole."""
@@ -115,7 +117,7 @@ def _kernels_of(
     return of_first_rank(own, world), shape_of(workload_of([batch]))
 
 
-def _loop_seconds(runtime: Runtime, document: dict[str, Any], world: World, common: Mapping[str, Any]) -> float:
+def _loop_seconds(runtime: CapturedRuntime, document: dict[str, Any], world: World, common: Mapping[str, Any]) -> float:
     """Seconds of a step of synthetic batches, as the loop drives it; the slots are full then. Collective."""
     batches = []
     for number in range(2):
@@ -129,7 +131,7 @@ def _loop_seconds(runtime: Runtime, document: dict[str, Any], world: World, comm
             runtime.train(pending)
         pending = upcoming
         if number == STEPS:
-            torch.cuda.synchronize(world.device)
+            runtime.fit()
             dist.barrier(world.control_group)
             began = time.perf_counter()
     torch.cuda.synchronize(world.device)
