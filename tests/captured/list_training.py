@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import cast
 
 import torch
 import torch.distributed as dist
@@ -96,7 +97,8 @@ def eager(model: Model, feed: Feed) -> list[float]:
     return losses
 
 
-def train_lists(rank: int, world: int, store: str, window: str) -> None:
+def train_lists(rank: int, world: int, store: str, window: str, fitted: bool) -> None:
+    """`fitted`: with room for the ids of the largest batch and no more."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", store=dist.FileStore(store, world), rank=rank, world_size=world)
     owners = [0] * 5 if world == 1 else [1, 0, 1, 1, 0]
@@ -130,6 +132,10 @@ def train_lists(rank: int, world: int, store: str, window: str) -> None:
         )
         for slot in make_slots(blocks, ownership, exchange, dense_width=dense.dense_width, optional=False)
     ]
+    feed = Feed(blocks, mine.names, layout)
+    if fitted:
+        held = feed.lengths[:, :, [mine.names.index(name) for name in owned]].sum((1, 2, 3))
+        slots = [replace(slot, inputs=cast(JaggedInputs, slot.inputs).fitted(int(held.max()))) for slot in slots]
     expected = eager(reference, Feed(blocks, mine.names, None))
     step = TrainStep(
         mine.sharded._lookups[0],
@@ -137,13 +143,16 @@ def train_lists(rank: int, world: int, store: str, window: str) -> None:
         FlatOptimizer(DenseRule(kind="sgd", lr=0.1), dense.flat),
         exchange,
         lanes=Lanes(CPU),
-        preprocessor=Feed(blocks, mine.names, layout),
+        preprocessor=feed,
         schedule=Schedule.uniform(1, Window(window)),
         lists=lists,
     )
     step.prepare(slots[0])
     got = []
     for i in range(STEPS):
+        if fitted:
+            inputs = cast(JaggedInputs, slots[i % 2].inputs)
+            assert inputs.num_filled() == int(held[i]) <= inputs.kjt.values().numel()
         step.enqueue(slots[i % 2], slots[1 - i % 2])
         total = slots[i % 2].outcome.losses_P.sum()
         dist.all_reduce(total)

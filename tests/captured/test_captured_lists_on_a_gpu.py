@@ -13,7 +13,11 @@ from rap_contract.job import RAPJob, RAPJobSpec
 from rap_contract.training import Evaluation as EvaluationSpec
 from rap_trainer.batch import RawBatch
 from rap_trainer.bench.blocks import with_blocks
+from rap_trainer.captured.capture import CapturedSteps
 from rap_trainer.captured.lists import Form
+from rap_trainer.captured.schedule import Schedule, Window
+from rap_trainer.captured.sizes import Size
+from rap_trainer.captured.slots import Slot
 from rap_trainer.evaluation.evaluator import Evaluator
 from rap_trainer.plans import MEAN_LENGTH, plan_job, synthetic_batch
 from rap_trainer.world import World
@@ -121,6 +125,46 @@ def test_lists_of_changing_lengths_take_captured_sizes_of_their_own(
     assert len(runtime._sizes) == 2
     assert [number == large for number in numbers] == [i in (2, 3, 4, 9, 10, 13, 14, 15) for i in range(len(order))]
     assert set(numbers) == {small, large}
+    runtime.close()
+
+
+def test_a_step_takes_the_graphs_for_fewer_ids_if_its_batch_fits(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a batch holds, it trains on all its ids; and twenty captures hold no more memory than one."""
+    monkeypatch.setattr("rap_trainer.captured.room.LEAST_REST", 1)
+    monkeypatch.setattr("rap_trainer.captured.room.SHRUNK", 1.0)
+    monkeypatch.setattr("rap_trainer.captured.room.WINDOWS", (3, 3))
+    document, spec, graph = lists_job(0, ROWS)
+    raws = [synthetic_batch(document, ROWS, seed=i + 1) for i in range(6)]
+    raws.sort(key=lambda raw: sum(column.values_N.numel() for column in raw.columns.values()), reverse=True)
+    order = [0, 1, *[4, 5] * 6, 0, 4, 0, 5, 4, 2, 5]
+    evaluator = Evaluator(EvaluationSpec(), world.device)
+    fed = [raws[i] for i in order]
+    expected = eager(build(spec, graph, world), graph, evaluator, world).losses(fed)
+    trainee = captured(build(spec, graph, world), graph, None, world)
+    runtime = trainee.runtime
+    fitting, taken = runtime._fitting, []
+    fitting._waits = True  # so that what a step takes does not depend on how long a capture takes
+    choose = fitting.graphs
+
+    def chosen(size: Size, slot: Slot, *, filled_now: bool) -> CapturedSteps:
+        graphs: CapturedSteps = choose(size, slot, filled_now=filled_now)
+        taken.append(size.fitted is not None and graphs is size.fitted.graphs)
+        return graphs
+
+    monkeypatch.setattr(fitting, "graphs", chosen)
+    torch.testing.assert_close(trainee.losses(fed), expected, rtol=1e-4, atol=1e-6)
+    assert all(taken[8:14])  # the short ones
+    assert not taken[14]  # more ids than any of the batches before
+    runtime.fit()
+    runtime.switch(Schedule.uniform(runtime.num_kernels, Window.EMB_FWD))
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
+    for window in (Window.OUTPUT_DIST, Window.EMB_FWD) * 10:
+        runtime.switch(Schedule.uniform(runtime.num_kernels, window))
+        runtime.fit()
+        assert runtime.size.fitted is not None
+    torch.cuda.synchronize()
+    assert (torch.cuda.memory_allocated(), torch.cuda.memory_reserved()) == before
     runtime.close()
 
 

@@ -270,7 +270,7 @@ def train(runtime: CapturedRuntime, subject: Subject) -> None:
         if pending is not None:
             runtime.train(pending)
         pending = upcoming
-    torch.cuda.synchronize()
+    runtime.fit()
 
 
 class Sweep:

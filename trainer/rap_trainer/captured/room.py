@@ -9,7 +9,7 @@ from rap_trainer.captured.lists import PLACE_IDS
 
 LEAST_REST = 512 << 10
 """Places without an id that are worth graphs of their own: 0.1 ms a step (H200)."""
-SPARE = 1.01
+SPARE = 1.002
 """Room over what most batches hold."""
 SHRUNK = 0.95
 """Share of the ids captured for below which it is done again."""
