@@ -45,30 +45,25 @@ def compare_kernel(
     WIDTH: tl.constexpr,
 ):
     """Comparisons [first, end) x rows."""
+    memory = (pointers, num_slots, offsets, counts, chosen)
     item = tl.program_id(0)
     while item < (end - first) * num_rows:
         a = comparisons + (first + item // num_rows) * COMPARISON_WORDS
-        b = a + OPERAND_WORDS
         row = item % num_rows
         kind = tl.load(a + COMPARISON_KIND)
-        length_a = operand_length(a, row, True, pointers, num_slots, counts)
-        length_b = operand_length(b, row, True, pointers, num_slots, counts)
-        null = (length_a < 0) | (length_b < 0)
-        length_a = tl.where(null, 0, length_a)
-        length_b = tl.where(null, 0, length_b)
-        slots = a + COMPARISON_SLOTS
         if kind == COMPARED_IDS:
-            over_ids(slots, null, a, b, row, length_a, length_b, pointers, num_slots, offsets, counts, chosen, WIDTH)
+            over_ids(a, row, memory, WIDTH)
         elif kind == COMPARED_SCORES:
-            over_scores(slots, null, a, b, row, length_a, length_b, pointers, num_slots, offsets, counts, chosen, WIDTH)
+            over_scores(a, row, memory, WIDTH)
         else:
-            over_sums(slots, null, a, b, row, length_a, length_b, pointers, num_slots, offsets, counts, chosen, WIDTH)
+            over_sums(a, row, memory, WIDTH)
         item += tl.num_programs(0)
 
 
 @triton.jit
-def store_result(slot_address, result, null, row, pointers, num_slots):
+def store_result(slot_address, result, null, row, memory):
     """A number of a row into scratch, if it is wanted."""
+    pointers, num_slots, _offsets, _counts, _chosen = memory
     slot = tl.load(slot_address)
     if slot >= 0:
         value = tl.load(pointers + slot).to(tl.pointer_type(tl.float32))
@@ -78,8 +73,12 @@ def store_result(slot_address, result, null, row, pointers, num_slots):
 
 
 @triton.jit
-def locate(operand, row, pointers, offsets, counts):
-    """(address, type, place of the row's first element, where picked elements begin or -1)."""
+def locate(operand, row, memory):
+    """A row's list: (its length, -1 if null; address and type of the slot; place of the row's first element; where picks begin, or -1).
+
+    All lists of a row are located before any is read, so that a warp waits for memory once and not once for each.
+    """
+    pointers, num_slots, offsets, counts, _chosen = memory
     address = tl.load(pointers + tl.load(operand + OPERAND_SLOT))
     picks = tl.load(operand + OPERAND_CHOSEN)
     first = row
@@ -89,21 +88,25 @@ def locate(operand, row, pointers, offsets, counts):
         begins = tl.load(operand + OPERAND_OFFSETS)
         if begins >= 0:
             first = tl.load(offsets + begins + row)
-    return address, tl.load(operand + OPERAND_DTYPE), first, picks
+    length = operand_length(operand, row, True, pointers, num_slots, counts)
+    return length, address, tl.load(operand + OPERAND_DTYPE), first, picks
 
 
 @triton.jit
-def place_of(first, picks, at, exists, chosen):
-    """int32: where elements lie in their slot."""
+def place_of(found, at, exists, memory):
+    """int32: where elements of a located list lie in its slot."""
+    _length, _address, _dtype, first, picks = found
     index = first + at
     if picks >= 0:
-        index = tl.load(chosen + picks + index, mask=exists, other=0)
+        index = tl.load(memory[4] + picks + index, mask=exists, other=0)
     return index
 
 
 @triton.jit
-def load_ids(address, dtype, index, exists):
-    """int64 ids; 0 where there is none."""
+def load_ids(found, at, exists, memory):
+    """int64 ids of a located list; 0 where there is none."""
+    _length, address, dtype, _first, _picks = found
+    index = place_of(found, at, exists, memory)
     ids = tl.zeros(index.shape, tl.int64)
     if dtype == INT64:
         ids = tl.load(address.to(tl.pointer_type(tl.int64)) + index, mask=exists, other=0)
@@ -113,9 +116,11 @@ def load_ids(address, dtype, index, exists):
 
 
 @triton.jit
-def load_scores(address, index, exists):
-    """float32 scores; 0 where there is none."""
-    return tl.load(address.to(tl.pointer_type(tl.float32)) + index, mask=exists, other=0.0)
+def load_scores(found, at, exists, memory):
+    """float32 scores of a located list; 0 where there is none, also where it is shorter than its ids."""
+    scored = exists & (at < found[0])
+    index = place_of(found, at, scored, memory)
+    return tl.load(found[1].to(tl.pointer_type(tl.float32)) + index, mask=scored, other=0.0)
 
 
 @triton.jit
@@ -141,38 +146,23 @@ def met(theirs, at_theirs, weights, ids, at, length, RANKED: tl.constexpr, SCORE
 
 
 @triton.jit
-def met_in(
-    operand,
-    ids,
-    at,
-    row,
-    length,
-    pointers,
-    num_slots,
-    offsets,
-    counts,
-    chosen,
-    RANKED: tl.constexpr,
-    SCORED: tl.constexpr,
-    WIDTH: tl.constexpr,
-):
-    """[W], for each id: equal ids in a list of its row, those of them at smaller positions, the sum of their scores.
+def met_in(found, scores, ids, at, length, memory, RANKED: tl.constexpr, SCORED: tl.constexpr, WIDTH: tl.constexpr):
+    """[W], for each id: equal ids in a located list of so many, those of them at smaller positions, the sum of their scores.
 
-    (int32, int32, float64); RANKED or SCORED, what is not asked for is 0, and SCORED counts nothing. Scores are two
-    operands further on, and summed in float32 within half a chunk.
+    (int32, int32, float64); RANKED or SCORED, what is not asked for is 0, and SCORED counts nothing. Scores are summed in float32
+    within half a chunk.
     """
     count = tl.zeros([WIDTH], tl.int32)
     rank = tl.zeros([WIDTH], tl.int32)
     score = tl.zeros([WIDTH], tl.float64)
-    address, dtype, first, picks = locate(operand, row, pointers, offsets, counts)
     begin = 0
     while begin < length:
         place = begin + tl.arange(0, WIDTH)
         exists = place < length
-        theirs = load_ids(address, dtype, place_of(first, picks, place, exists, chosen), exists)
+        theirs = load_ids(found, place, exists, memory)
         weights = theirs
         if SCORED:
-            weights = scores_of(operand, place, exists, row, pointers, num_slots, offsets, counts, chosen)
+            weights = load_scores(scores, place, exists, memory)
         theirs_low, theirs_high = halves(theirs, WIDTH)
         weights_low, weights_high = halves(weights, WIDTH)
         middle = begin + WIDTH // 2
@@ -188,164 +178,112 @@ def met_in(
 
 
 @triton.jit
-def scores_of(operand, at, exists, row, pointers, num_slots, offsets, counts, chosen):
-    """float32 scores of elements of a list, two operands further on; 0 where the scores' list is shorter."""
-    scores = operand + 2 * OPERAND_WORDS
-    address, _dtype, first, picks = locate(scores, row, pointers, offsets, counts)
-    length = operand_length(scores, row, True, pointers, num_slots, counts)
-    scored = exists & (at < length)
-    return load_scores(address, place_of(first, picks, at, scored, chosen), scored)
-
-
-@triton.jit
-def over_ids(
-    slots,
-    null,
-    a,
-    b,
-    row,
-    length_a,
-    length_b,
-    pointers,
-    num_slots,
-    offsets,
-    counts,
-    chosen,
-    WIDTH: tl.constexpr,
-):
+def over_ids(a, row, memory, WIDTH: tl.constexpr):
     """has_id_overlap, id_overlap_count, get_max_count, jaccard."""
+    ours = locate(a, row, memory)
+    theirs = locate(a + OPERAND_WORDS, row, memory)
+    null = (ours[0] < 0) | (theirs[0] < 0)
+    length_a = tl.where(null, 0, ours[0])
+    length_b = tl.where(null, 0, theirs[0])
     any_found = tl.zeros([], tl.int32)
     overlap = tl.zeros([], tl.int32)
     most = tl.zeros([], tl.int32)
-    address, dtype, first, picks = locate(a, row, pointers, offsets, counts)
     begin = 0
     while begin < length_a:
         at = begin + tl.arange(0, WIDTH)
         exists = at < length_a
-        ids = load_ids(address, dtype, place_of(first, picks, at, exists, chosen), exists)
-        found, _r, _s = met_in(
-            b, ids, at, row, length_b, pointers, num_slots, offsets, counts, chosen, False, False, WIDTH
-        )
+        ids = load_ids(ours, at, exists, memory)
+        found, _r, _s = met_in(theirs, theirs, ids, at, length_b, memory, False, False, WIDTH)
         found = tl.where(exists, found, 0)
         num_found = tl.sum((found > 0).to(tl.int32), 0)
         any_found += num_found
         if num_found > 0:  # few rows have an id in common, and only they need to know the ids' ranks
-            count, rank, _s = met_in(
-                a, ids, at, row, length_a, pointers, num_slots, offsets, counts, chosen, True, False, WIDTH
-            )
+            count, rank, _s = met_in(ours, ours, ids, at, length_a, memory, True, False, WIDTH)
             overlap += tl.sum((rank < found).to(tl.int32), 0)
             most += tl.sum(tl.where((rank == 0) & (found > 0), tl.maximum(count, found), 0), 0)
         begin += WIDTH
     union = (length_a + length_b - overlap).to(tl.float64)
-    store_result(slots, (any_found > 0).to(tl.float32), null, row, pointers, num_slots)
-    store_result(slots + 1, overlap, null, row, pointers, num_slots)
-    store_result(slots + 2, most, null, row, pointers, num_slots)
-    store_result(slots + 3, overlap.to(tl.float64) / union, null, row, pointers, num_slots)
+    slots = a + COMPARISON_SLOTS
+    store_result(slots, (any_found > 0).to(tl.float32), null, row, memory)
+    store_result(slots + 1, overlap, null, row, memory)
+    store_result(slots + 2, most, null, row, memory)
+    store_result(slots + 3, overlap.to(tl.float64) / union, null, row, memory)
 
 
 @triton.jit
-def over_sums(
-    slots,
-    null,
-    a,
-    b,
-    row,
-    length_a,
-    length_b,
-    pointers,
-    num_slots,
-    offsets,
-    counts,
-    chosen,
-    WIDTH: tl.constexpr,
-):
+def over_sums(a, row, memory, WIDTH: tl.constexpr):
     """cosine, of the scores summed for each id."""
-    norm_a, dot = products(a, b, row, length_a, length_b, pointers, num_slots, offsets, counts, chosen, True, WIDTH)
-    norm_b, _dot = products(b, a, row, length_b, length_a, pointers, num_slots, offsets, counts, chosen, False, WIDTH)
+    ours = locate(a, row, memory)
+    theirs = locate(a + OPERAND_WORDS, row, memory)
+    our_scores = locate(a + 2 * OPERAND_WORDS, row, memory)
+    their_scores = locate(a + 3 * OPERAND_WORDS, row, memory)
+    null = (ours[0] < 0) | (theirs[0] < 0)
+    length_a = tl.where(null, 0, ours[0])
+    length_b = tl.where(null, 0, theirs[0])
+    norm_a, dot = products(ours, our_scores, length_a, theirs, their_scores, length_b, memory, True, WIDTH)
+    norm_b, _dot = products(theirs, their_scores, length_b, ours, our_scores, length_a, memory, False, WIDTH)
     norm = tl.sqrt(norm_a) * tl.sqrt(norm_b)
     result = tl.where(norm == 0, 0.0, dot / tl.where(norm == 0, 1.0, norm))
-    store_result(slots, result, null, row, pointers, num_slots)
+    store_result(a + COMPARISON_SLOTS, result, null, row, memory)
 
 
 @triton.jit
 def products(
-    own,
-    other,
-    row,
-    length,
-    length_other,
-    pointers,
-    num_slots,
-    offsets,
-    counts,
-    chosen,
-    CROSS: tl.constexpr,
-    WIDTH: tl.constexpr,
+    own, own_scores, length, other, other_scores, length_other, memory, CROSS: tl.constexpr, WIDTH: tl.constexpr
 ):
     """(sum over ids of the square of a list's scores of the id, with CROSS the same with the other list's), over pairs of elements."""
     square = tl.zeros([], tl.float64)
     product = tl.zeros([], tl.float64)
-    address, dtype, first, picks = locate(own, row, pointers, offsets, counts)
     begin = 0
     while begin < length:
         at = begin + tl.arange(0, WIDTH)
         exists = at < length
-        ids = load_ids(address, dtype, place_of(first, picks, at, exists, chosen), exists)
-        score = scores_of(own, at, exists, row, pointers, num_slots, offsets, counts, chosen).to(tl.float64)
-        _c, _r, sums = met_in(
-            own, ids, at, row, length, pointers, num_slots, offsets, counts, chosen, False, True, WIDTH
-        )
+        ids = load_ids(own, at, exists, memory)
+        scores = load_scores(own_scores, at, exists, memory)
+        _c, _r, sums = met_in(own, own_scores, ids, at, length, memory, False, True, WIDTH)
+        score = scores.to(tl.float64)
         square += tl.sum(tl.where(exists, score * sums, 0.0), 0)
         if CROSS:
-            _c, _r, sums = met_in(
-                other, ids, at, row, length_other, pointers, num_slots, offsets, counts, chosen, False, True, WIDTH
-            )
+            _c, _r, sums = met_in(other, other_scores, ids, at, length_other, memory, False, True, WIDTH)
             product += tl.sum(tl.where(exists, score * sums, 0.0), 0)
         begin += WIDTH
     return square, product
 
 
 @triton.jit
-def over_scores(
-    slots,
-    null,
-    a,
-    b,
-    row,
-    length_a,
-    length_b,
-    pointers,
-    num_slots,
-    offsets,
-    counts,
-    chosen,
-    WIDTH: tl.constexpr,
-):
+def over_scores(a, row, memory, WIDTH: tl.constexpr):
     """score_sum, score_min, score_max: of those elements of the second list whose id is in the first; NaN wins."""
+    theirs = locate(a + OPERAND_WORDS, row, memory)
+    scores = locate(a + 3 * OPERAND_WORDS, row, memory)
+    ours = locate(a, row, memory)
+    null = (ours[0] < 0) | (theirs[0] < 0)
+    length_a = tl.where(null, 0, ours[0])
+    length_b = tl.where(null, 0, theirs[0])
     total = tl.zeros([], tl.float64)
     least = tl.full([], float("inf"), tl.float64)
     most = tl.full([], float("-inf"), tl.float64)
     number = tl.zeros([], tl.int32)
     nans = tl.zeros([], tl.int32)
-    address, dtype, first, picks = locate(b, row, pointers, offsets, counts)
     begin = 0
     while begin < length_b:
         at = begin + tl.arange(0, WIDTH)
         exists = at < length_b
-        ids = load_ids(address, dtype, place_of(first, picks, at, exists, chosen), exists)
-        found, _r, _s = met_in(
-            a, ids, at, row, length_a, pointers, num_slots, offsets, counts, chosen, False, False, WIDTH
-        )
+        ids = load_ids(theirs, at, exists, memory)
+        loaded = load_scores(scores, at, exists, memory)
+        found, _r, _s = met_in(ours, ours, ids, at, length_a, memory, False, False, WIDTH)
         common = exists & (found > 0)
-        score = scores_of(b, at, exists, row, pointers, num_slots, offsets, counts, chosen).to(tl.float64)
-        number += tl.sum(common.to(tl.int32), 0)
-        nans += tl.sum((common & flag(score != score)).to(tl.int32), 0)
-        total += tl.sum(tl.where(common, score, 0.0), 0)
-        least = tl.minimum(least, tl.min(tl.where(common, score, float("inf")), 0))
-        most = tl.maximum(most, tl.max(tl.where(common, score, float("-inf")), 0))
+        num_common = tl.sum(common.to(tl.int32), 0)
+        if num_common > 0:  # few rows have an id in common, and only they have anything to add up
+            number += num_common
+            score = loaded.to(tl.float64)
+            nans += tl.sum((common & flag(score != score)).to(tl.int32), 0)
+            total += tl.sum(tl.where(common, score, 0.0), 0)
+            least = tl.minimum(least, tl.min(tl.where(common, score, float("inf")), 0))
+            most = tl.maximum(most, tl.max(tl.where(common, score, float("-inf")), 0))
         begin += WIDTH
-    store_result(slots, total, null, row, pointers, num_slots)
+    slots = a + COMPARISON_SLOTS
+    store_result(slots, total, null, row, memory)
     least = tl.where(nans > 0, total, tl.where(number > 0, least, 0.0))
     most = tl.where(nans > 0, total, tl.where(number > 0, most, 0.0))
-    store_result(slots + 1, least, null, row, pointers, num_slots)
-    store_result(slots + 2, most, null, row, pointers, num_slots)
+    store_result(slots + 1, least, null, row, memory)
+    store_result(slots + 2, most, null, row, memory)
