@@ -33,7 +33,7 @@ def test_room_is_made_for_nearly_all_batches_of_a_window_and_once() -> None:
 def test_nothing_is_captured_where_little_would_be_saved() -> None:
     assert after(Room(PLACES), [PLACES - LEAST_REST] * 200) == []
     assert Room(PLACES).over(PLACES - LEAST_REST // 2) is None
-    assert Room(0).over(0) is None
+    assert Room(PLACES).over(0) is None
 
 
 def test_longer_lists_get_more_room_and_shorter_ones_less() -> None:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import logging
 import time
-from concurrent.futures import Future
+from collections.abc import Callable
+from concurrent.futures import Future, wait
 
 import torch
 
@@ -26,9 +27,9 @@ log = logging.getLogger(__name__)
 class Fitting:
     """Of one runtime. Captures in the builder's thread, while the graphs there are train."""
 
-    def __init__(self, builder: SizeBuilder, *, waits: bool) -> None:
-        """`waits`: for each capture, since NCCL's calls must not come from two threads at once."""
-        self._builder, self._waits = builder, waits
+    def __init__(self, builder: SizeBuilder, *, waits: bool, drain: Callable[[], None] | None = None) -> None:
+        """`waits`: for each capture, since NCCL's calls must not come from two threads at once. `drain`: waits until all steps so far have run."""
+        self._builder, self._waits, self._drain = builder, waits, drain or _drain
         self._asked: tuple[Size, Future[Fitted | None]] | None = None
         self._telling: Size | None = None
         """Whose latest step tells what its other slot holds."""
@@ -56,7 +57,7 @@ class Fitting:
         assert isinstance(ours, JaggedInputs)
         assert isinstance(other, JaggedInputs)
         if filled_now or self._telling is not size:  # an earlier step may yet tell of another batch
-            torch.cuda.current_stream().synchronize()
+            self._drain()
         held = ours.num_filled()
         self.waited_s += time.perf_counter() - began
         other.expect()
@@ -64,24 +65,25 @@ class Fitting:
 
     def now(self, size: Size) -> None:
         """Captures for what both slots hold; the device is idle and nothing else is captured."""
-        self.install()
         self._telling = None
-        held = max(slot.inputs.last_filled for slot in size.slots if isinstance(slot.inputs, JaggedInputs))
-        room = size.room.over(held)
-        if room is not None:
-            self.again(size, room)
+        held = [slot.inputs.last_filled for slot in size.slots if isinstance(slot.inputs, JaggedInputs)]
+        self.again(size, size.room.over(max(held, default=0)))
 
-    def again(self, size: Size, room: int) -> None:
-        """The same for so many ids, after the size's step has changed."""
+    def again(self, size: Size, room: int | None) -> None:
+        """The same for so many ids, after the size's step has changed; None: none."""
+        self.install()
         size.close_fitted()
-        size.fitted = self._builder.beside.run(lambda: self._builder.fitted(size, size.step, room))
+        if room is not None:
+            self._ask(size, room)
+            self._builder.beside.run(lambda: None)
+            self.install()
 
     def _ask(self, size: Size, room: int) -> None:
         step = size.step
-        log.info("captures steps for %d ids beside those for all there is room for", room)
+        log.info("captures steps for %d ids beside those for all that may come", room)
         self._asked = size, self._builder.beside.begin(lambda: self._builder.fitted(size, step, room))
         if self._waits:
-            self._asked[1].result()
+            wait([self._asked[1]])
 
     def install(self) -> None:
         """Takes over what has been captured, unless the size's step is another by now."""
@@ -99,3 +101,7 @@ class Fitting:
             fitted, size.fitted = size.fitted, fitted
         if fitted is not None:
             self._builder.beside.close_behind(fitted.graphs)
+
+
+def _drain() -> None:
+    torch.cuda.current_stream().synchronize()

@@ -29,9 +29,9 @@ class Room:
         self._held: list[int] = []
 
     def over(self, held: int) -> int | None:
-        """Room for batches of so many ids; None if what it would save is too little."""
+        """Room for batches of so many ids; None if what it would save is too little, or none came."""
         room = pad_to(math.ceil(SPARE * held), PLACE_IDS)
-        return room if self._places - room >= self._least_rest else None
+        return room if held and self._places - room >= self._least_rest else None
 
     def add(self, held: int, current: int | None) -> int | None:
         """For how many ids to capture after one more batch; None: nothing is to be captured. `current`: for how many it is."""

@@ -237,7 +237,8 @@ class CapturedRuntime:
     def settle(self) -> None:
         """Waits until what was prepared is on the device and all steps are done: buffers and slots hold whole batches."""
         self._uploads.settle()
-        torch.cuda.synchronize(self._world.device)
+        with self.beside.alone():
+            torch.cuda.synchronize(self._world.device)
 
     @property
     def sorts_early(self) -> bool:
@@ -261,19 +262,17 @@ class CapturedRuntime:
         self._schedule = schedule
         with self.beside.alone():
             size = self._only_size()
-            fitted = size.fitted
+            fitted = None if size.fitted is None else size.fitted.num_ids
             size.close()
             size.step = self.builder.step(schedule, size.preprocessor, size.lists)
             size.graphs = self.builder.graphs(size.step, size.slots, warm=True)
-            if fitted is not None:
-                self._fitting.again(size, fitted.num_ids)
+            self._fitting.again(size, fitted)
 
     def fit(self) -> None:
         """Captures steps for as many ids as the batches prepared last hold, which else happens in time. Nothing for single ids."""
         self.settle()
-        if self.size.lists is not None:
-            with self.beside.alone():
-                self._fitting.now(self.size)
+        with self.beside.alone():
+            self._fitting.now(self.size)
 
     def synchronise_state(self) -> None:
         """Writes what a checkpoint reads from the host: the dense optimizer's step count."""
