@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,6 +13,7 @@ import pytest
 import torch
 from rap_contract.graph import compile_features
 from rap_contract.job import RAPJob
+from rap_trainer.captured.beside import yielding
 from rap_trainer.captured.fitting import Fitting
 from rap_trainer.captured.jagged_inputs import JaggedInputs
 from rap_trainer.captured.list_exchange import Lists
@@ -178,3 +181,13 @@ def test_what_is_captured_now_holds_both_slots(monkeypatch: pytest.MonkeyPatch) 
     bench.size.close()
     assert cast(Any, graphs).closed
     assert cast(Any, bench.size.graphs).closed
+
+
+def test_captures_that_overlap_leave_the_interpreter_as_it_was() -> None:
+    before = sys.getswitchinterval()
+    with ExitStack() as first, ExitStack() as second:
+        first.enter_context(yielding())
+        second.enter_context(yielding())
+        first.close()
+        assert sys.getswitchinterval() < before
+    assert sys.getswitchinterval() == before

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from threading import RLock
+from threading import Lock, RLock
 from typing import TypeVar
 
 import torch
@@ -120,12 +120,26 @@ class Beside:
         return self._pool.submit(run)
 
 
-@contextmanager
-def yielding() -> Iterator[None]:
-    """Threads hand the interpreter over soon."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(before)
+class Yielding:
+    """Threads hand the interpreter over soon while any thread is within."""
+
+    def __init__(self) -> None:
+        self._lock, self._within, self._before = Lock(), 0, 0.0
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        with self._lock:
+            if self._within == 0:
+                self._before = sys.getswitchinterval()
+                sys.setswitchinterval(SWITCH_INTERVAL_S)
+            self._within += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._within -= 1
+                if self._within == 0:
+                    sys.setswitchinterval(self._before)
+
+
+yielding = Yielding()
