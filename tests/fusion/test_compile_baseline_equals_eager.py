@@ -27,14 +27,10 @@ def small_plan() -> dict[str, Any]:
     return document
 
 
-@pytest.mark.gpu
-def test_the_traced_ops_give_what_the_eager_program_gives(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a GPU: on a host some ops are numpy's, which no trace sees."""
-    document = small_plan()
+def same_as_eager(document: dict[str, Any]) -> None:
     graph, problems = compile_features(RAPJobSpec.model_validate(document["spec"]))
     assert graph is not None, problems
-    first, second = (synthetic_batch(document, ROWS, seed=seed, device="cuda") for seed in range(2))
-    monkeypatch.setattr(torch, "compile", lambda module, **_: module)
+    first, second = (synthetic_batch(document, ROWS, seed=seed) for seed in range(2))
     features = compiled.CompiledFeatures(compiled.graph_of_numbers(document), compiled.as_numbers(first))
     actual, expected = features.run(compiled.as_numbers(second)), Program(graph).run(second)
     assert actual.sparse.keys() == expected.sparse.keys()
@@ -42,6 +38,27 @@ def test_the_traced_ops_give_what_the_eager_program_gives(monkeypatch: pytest.Mo
     assert torch.equal(actual.sparse.values(), expected.sparse.values())
     torch.testing.assert_close(actual.dense_BD, expected.dense_BD, equal_nan=True)
     assert torch.equal(actual.labels_B, expected.labels_B)
+
+
+@pytest.mark.parametrize("salt", [0, 7, -(2**63)])
+def test_plain_pytorch_gives_what_the_eager_program_gives(salt: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+    document = small_plan()
+    document["spec"]["features"][1]["ops"][1] = {"sigridHash": {"salt": salt}}
+    same_as_eager(document)
+
+
+def test_the_whole_of_plan_1_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+    same_as_eager(plan_job(1, max_rows=1000, dim=16, batch_size=ROWS))
+
+
+def test_an_op_that_is_not_written_is_named() -> None:
+    document = small_plan()
+    document["spec"]["features"][0]["ops"].append({"clamp": {"lo": 0, "hi": 1}})
+    batch = compiled.as_numbers(synthetic_batch(document, ROWS, seed=0))
+    with pytest.raises(Refused, match=r"op clamp is not written for torch\.compile"):
+        compiled.CompiledFeatures(compiled.graph_of_numbers(document), batch)
 
 
 def test_what_has_no_compiled_form_is_refused_with_the_reason() -> None:

@@ -19,6 +19,7 @@ import torch
 from rap_contract.graph import FeatureGraph, compile_features
 from rap_contract.job import RAPJobSpec
 from rap_trainer.batch import Column, ModelBatch, RawBatch
+from rap_trainer.bench.compiled import hashed
 from rap_trainer.bench.timing import profile_steps
 from rap_trainer.fusion import FusedProgram, Limits, OutputLayout
 from rap_trainer.plans import plan_job, synthetic_batch
@@ -28,7 +29,6 @@ SETS = 8  # input sets that runs rotate through
 ROUNDS = 4  # passes over the sets in one graph
 REPLAYS = 15
 TABLE_ROWS = 1_000_000
-MULTIPLIER = 0x9DDFEA08EB382D69 - 2**64  # of hash_128_to_64, as a signed number
 
 
 def emit(**result: Any) -> None:
@@ -165,23 +165,6 @@ def fused_runs(
         binding, outputs = fused.bind(batch), fused.new_outputs(present_BF=present)
         runs.append(lambda b=binding, o=outputs: fused.launch(b, o, max_programs=programs))  # type: ignore[misc]
     return fused, runs
-
-
-def shifted(x: torch.Tensor, bits: int) -> torch.Tensor:
-    """Logical right shift of int64."""
-    return (x >> bits) & ((1 << (64 - bits)) - 1)
-
-
-def hashed(x: torch.Tensor, rows: int) -> torch.Tensor:
-    """sigrid_hash with salt 0 of int64 ids: [0, rows)."""
-    x = x * (2**21 - 1) - 1  # ~x + (x << 21): each further use of x doubles what inductor traces
-    x = (x ^ shifted(x, 24)) * (1 + (1 << 3) + (1 << 8))
-    x = (x ^ shifted(x, 14)) * (1 + (1 << 2) + (1 << 4))
-    x = (x ^ shifted(x, 28)) * (2**31 + 1)
-    x = x * MULTIPLIER
-    x = (x ^ shifted(x, 47)) * MULTIPLIER
-    x = (x ^ shifted(x, 47)) * MULTIPLIER
-    return torch.remainder(x, rows)
 
 
 def chain_of_columns(num_dense: int, *tensors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

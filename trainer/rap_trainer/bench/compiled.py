@@ -1,8 +1,9 @@
-"""The compile baseline: a plan's ops, traced, under torch.compile with combo kernels and CUDA graphs, in pieces of a few features.
+"""The compile baseline: a plan's ops as plain PyTorch under torch.compile with combo kernels and CUDA graphs, in front of the stock step.
 
-For plans whose lists hold one element a row and whose features are numbers: the lists are taken as numbers, as somebody
-who compiles would write it (inductor of PyTorch 2.11 fails on the offsets of real lists), and batches have one shape.
-What needs the number of ids on the host, leaving out rows without one, stays outside, as in the eager program.
+As somebody writes it for torch.compile: functional, an expression a feature, all features in one function. Not the eager twins, which work in place
+and on bits, for speed op by op, and of which inductor of PyTorch 2.11 takes minutes. Lists hold one element a row and are taken as numbers
+(inductor fails on the offsets of real lists), and batches have one shape. What needs the number of ids on the host, leaving out rows
+without one, stays outside, as in the eager program. Plans 0 and 1 have such a form.
 """
 
 from __future__ import annotations
@@ -12,25 +13,25 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from rap_contract.graph import FeatureGraph, FeatureSpec, compile_features
+from rap_contract.graph import FeatureGraph, compile_features
 from rap_contract.job import RAPJob
-from torch.func import functionalize
-from torch.fx.experimental.proxy_tensor import make_fx
+from rap_contract.ops.base import Op
+from rap_contract.ops.bucketize import Bucketize
+from rap_contract.ops.fill_null import FillNull
+from rap_contract.ops.logit import Logit
+from rap_contract.ops.sigrid_hash import SigridHash
 from torchrec import KeyedJaggedTensor
 
 from rap_trainer.batch import Column, ModelBatch, RawBatch
 from rap_trainer.bench.stock import StockStep, rotate
 from rap_trainer.bench.subject import Refused, Subject
 from rap_trainer.model.shard import ShardedModel
-from rap_trainer.ops.value import Constants, Context, Dense, Value
-from rap_trainer.program.columns import bind
-from rap_trainer.program.execution import evaluate
-from rap_trainer.program.outputs import dense_matrix
+from rap_trainer.ops.hashing import FIRST, LAST, K
 from rap_trainer.world import World
 
-Tensors = tuple[torch.Tensor, ...]
-FEATURES_A_PIECE = 8  # inductor of PyTorch 2.11 does not end within minutes with all of plan 0 in one graph
 OPTIONS: dict[str, Any] = {"triton.cudagraphs": True, "combo_kernels": True, "benchmark_combo_kernel": False}
+MOST_BORDERS = 16
+"""Of bucketize, each of which is a comparison."""
 
 
 def compiled(model: ShardedModel, subject: Subject, world: World) -> Callable[[], torch.Tensor]:
@@ -38,7 +39,7 @@ def compiled(model: ShardedModel, subject: Subject, world: World) -> Callable[[]
     step = StockStep(model, world.size)
     graph = graph_of_numbers(subject.document)
     host = [as_numbers(raw) for raw in subject.host]
-    features = CompiledFeatures(graph, host[0].map(lambda tensor: tensor.to(world.device)))
+    features = CompiledFeatures(graph, host[0])
 
     def one(raw: RawBatch) -> torch.Tensor:
         return step.train(features.run(raw.map(lambda tensor: tensor.to(world.device, non_blocking=True))))
@@ -79,21 +80,26 @@ def as_numbers(raw: RawBatch) -> RawBatch:
 
 
 class CompiledFeatures:
-    """A graph of numbers compiled for batches of the shape of one: dense features and labels, then sparse ones in pieces."""
+    """A graph of numbers compiled for batches of the shape of one."""
 
-    def __init__(self, graph: FeatureGraph, example: RawBatch, *, options: dict[str, Any] | None = None) -> None:
+    def __init__(self, graph: FeatureGraph, example: RawBatch) -> None:
+        """Raises Refused for an op that is not written here."""
         self._graph = graph
-        sparse = range(0, len(graph.sparse), FEATURES_A_PIECE)
-        functions = [dense_function(graph, example)]
-        functions += [ids_function(graph, example, graph.sparse[at : at + FEATURES_A_PIECE]) for at in sparse]
-        self._compiled = [_compiled(function, _tensors(example), options) for function in functions]
+        names = [*dict.fromkeys((*graph.inputs, graph.label))]
+        self._names = [(name, example.columns[name].nulls_N is not None) for name in names]
+        function = plain_function(graph, self._names)
+        self._compiled: Callable[..., tuple[torch.Tensor, ...]] = torch.compile(
+            function, dynamic=False, options=OPTIONS
+        )
 
     def run(self, raw: RawBatch) -> ModelBatch:
         """The model's input; waits for the device once, as the eager program does."""
         torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        tensors = _tensors(raw)
-        (dense_BD, labels_B), *pieces = (compiled(*tensors) for compiled in self._compiled)
-        ids_FB, present_FB = (torch.cat(parts) for parts in zip(*pieces, strict=True))
+        tensors: list[torch.Tensor | None] = []
+        for name, nullable in self._names:
+            column = raw.columns[name]
+            tensors += [column.values_N, column.nulls_N] if nullable else [column.values_N]
+        dense_BD, labels_B, ids_FB, present_FB = self._compiled(*tensors)
         sparse = KeyedJaggedTensor(
             keys=[feature.name for feature in self._graph.sparse],
             values=ids_FB[present_FB],
@@ -109,111 +115,88 @@ class CompiledFeatures:
         )
 
 
-def _compiled(
-    function: Callable[..., Tensors], tensors: Sequence[torch.Tensor], options: dict[str, Any] | None
-) -> Callable[..., Tensors]:
-    constants: Constants = {}
-    function(constants, *tensors)  # constants of ops are made once, outside the traced graph
-    traced = traced_graph(lambda *given: function(constants, *given), tensors)
-    compiled: Callable[..., Tensors] = torch.compile(
-        traced, dynamic=False, options=OPTIONS if options is None else options
-    )
-    return compiled
+def plain_function(
+    graph: FeatureGraph, names: Sequence[tuple[str, bool]]
+) -> Callable[..., tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]]:
+    """(values, and null flags where a column has them, of these columns) -> dense [B, D], labels [B], ids and whether they are there [F * B].
 
+    Raises Refused for an op that is not written here.
+    """
+    chains = {feature.node: _chain(graph, feature.node) for feature in (*graph.dense, *graph.sparse)}
+    for _column, ops in chains.values():
+        for op in ops:
+            _check(op)
 
-def traced_graph(function: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> torch.fx.GraphModule:
-    """A function's ATen operations on such tensors, none in place, in a form inductor takes."""
-    traced = make_fx(functionalize(function))(*tensors)
-    for node in traced.graph.nodes:
-        if node.target is torch.ops.aten.view.dtype and node.args[0].meta["val"].dtype is torch.bool:
-            node.target = torch.ops.aten._to_copy.default  # inductor knows no bits of bool; a copy gives the same
-            node.args, node.kwargs = node.args[:1], {"dtype": node.args[1]}
-        elif node.target is torch.ops.aten.add.Tensor and "alpha" in node.kwargs:
-            with traced.graph.inserting_before(node):  # inductor multiplies integers by it as floats
-                times = traced.graph.call_function(torch.ops.aten.mul.Tensor, (node.args[1], node.kwargs["alpha"]))
-            number = _number(traced, node.args[0])
-            node.args, node.kwargs = (node.args[0], times) if number is None else (times, number), {}
-    traced.recompile()
-    return traced
+    def run(*given: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        tensors = iter(given)
+        columns = {name: (next(tensors), next(tensors) if nullable else None) for name, nullable in names}
 
+        def of(node: int) -> tuple[torch.Tensor, torch.Tensor | None]:
+            column, ops = chains[node]
+            values, nulls = columns[column]
+            for op in ops:
+                values, nulls = plain(op, values, nulls)
+            return values, nulls
 
-def _number(traced: torch.fx.GraphModule, node: torch.fx.Node) -> int | float | None:
-    """The value of a constant that is one number, which inductor takes for a float whatever it is; None: anything else."""
-    while node.target in (
-        torch.ops.aten.lift_fresh_copy.default,
-        torch.ops.aten.lift_fresh.default,
-        torch.ops.aten.clone.default,
-    ):
-        (node,) = node.all_input_nodes
-    if node.op != "get_attr":
-        return None
-    held = getattr(traced, str(node.target))
-    return held.item() if isinstance(held, torch.Tensor) and held.ndim == 0 else None
-
-
-def dense_function(graph: FeatureGraph, example: RawBatch) -> Callable[..., Tensors]:
-    """(constants, tensors of a batch) -> dense matrix, labels."""
-    values = _values_function(graph, example, graph.dense)
-
-    def run(constants: Constants, *tensors: torch.Tensor) -> Tensors:
-        raw, found = values(constants, *tensors)
-        label = bind(raw, graph.label, graph.columns[graph.label])
-        assert isinstance(label, Dense)
-        dense_BD = dense_matrix(graph.dense, [found[feature.node] for feature in graph.dense], raw.row_ids_B)
-        return dense_BD, label.values_B.to(torch.float32)
+        numbers = [of(feature.node)[0] for feature in graph.dense]
+        ids = [of(feature.node) for feature in graph.sparse]
+        there = [torch.ones_like(each, dtype=torch.bool) if nulls is None else ~nulls for each, nulls in ids]
+        ids_FB = torch.cat([each.to(torch.int64) for each, _ in ids])
+        return torch.stack(numbers, 1), columns[graph.label][0].to(torch.float32), ids_FB, torch.cat(there)
 
     return run
 
 
-def ids_function(graph: FeatureGraph, example: RawBatch, features: Sequence[FeatureSpec]) -> Callable[..., Tensors]:
-    """(constants, tensors of a batch) -> ids of these features and whether they are there [F * B]."""
-    values = _values_function(graph, example, features)
-
-    def run(constants: Constants, *tensors: torch.Tensor) -> Tensors:
-        _, found = values(constants, *tensors)
-        ids_FB, present_FB = zip(*(_ids(found[feature.node]) for feature in features), strict=True)
-        return torch.cat(ids_FB), torch.cat(present_FB)
-
-    return run
-
-
-def _values_function(
-    graph: FeatureGraph, example: RawBatch, features: Sequence[FeatureSpec]
-) -> Callable[..., tuple[RawBatch, dict[int, Value]]]:
-    """(constants, tensors of a batch) -> the batch, and the values of all nodes the features need."""
-    names = list(example.columns)
-    nullable = [name for name in names if example.columns[name].nulls_N is not None]
-    needed = {feature.node for feature in features}
-    for node in reversed(graph.nodes):
-        if node.index in needed:
-            needed.update(node.inputs)
-
-    def run(constants: Constants, *tensors: torch.Tensor) -> tuple[RawBatch, dict[int, Value]]:
-        values = dict(zip(names, tensors, strict=False))
-        nulls = dict(zip(nullable, tensors[len(names) :], strict=False))
-        raw = RawBatch(
-            columns={name: Column(values_N=values[name], nulls_N=nulls.get(name)) for name in names},
-            row_ids_B=tensors[-1],
-            event_times_s_B=example.event_times_s_B,
-            num_rows=example.num_rows,
-            global_rows=example.global_rows,
-        )
-        context = Context(row_ids_B=raw.row_ids_B, constants=constants)
-        found: dict[int, Value] = {}
-        for node in graph.nodes:
-            if node.index in needed:
-                found[node.index] = evaluate(node, found, raw, context, graph)
-        return raw, found
-
-    return run
+def _chain(graph: FeatureGraph, node: int) -> tuple[str, list[Op]]:
+    """The column a number comes from, and the ops on its way. Raises Refused for an op of several columns."""
+    ops: list[Op] = []
+    here = graph.nodes[node]
+    while here.column is None:
+        if len(here.inputs) != 1:
+            raise Refused("a feature of several columns is not written for torch.compile here")
+        if here.op is not None:
+            ops.insert(0, here.op)
+        here = graph.nodes[here.inputs[0]]
+    return here.column, ops
 
 
-def _ids(value: Value) -> tuple[torch.Tensor, torch.Tensor]:
-    assert isinstance(value, Dense)
-    absent_B = torch.zeros_like(value.values_B, dtype=torch.bool) if value.nulls_B is None else value.nulls_B
-    return value.values_B.to(torch.int64), ~absent_B
+def _check(op: Op) -> None:
+    written = isinstance(op, FillNull | Logit | SigridHash | Bucketize)
+    if isinstance(op, FillNull) and op.nan:
+        written = False
+    if isinstance(op, Bucketize) and (len(set(op.borders)) < len(op.borders) or len(op.borders) > MOST_BORDERS):
+        written = False
+    if not written:
+        raise Refused(f"op {op.stem} is not written for torch.compile here")
 
 
-def _tensors(raw: RawBatch) -> list[torch.Tensor]:
-    nulls = [column.nulls_N for column in raw.columns.values() if column.nulls_N is not None]
-    return [*(column.values_N for column in raw.columns.values()), *nulls, raw.row_ids_B]
+def plain(op: Op, values: torch.Tensor, nulls: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """An op on numbers and their null flags, as functional PyTorch."""
+    if isinstance(op, FillNull):
+        return (values, None) if nulls is None else (torch.where(nulls, op.value, values).to(values.dtype), None)
+    if isinstance(op, Logit):
+        return torch.logit(values, op.eps), nulls
+    if isinstance(op, Bucketize):
+        beyond = [values > border if op.side == "left" else values >= border for border in op.borders]
+        return torch.stack(beyond).sum(0), nulls
+    assert isinstance(op, SigridHash)
+    assert op.max_value is not None
+    return hashed(values.to(torch.int64), op.max_value, salt=op.salt), nulls
+
+
+def shifted(x: torch.Tensor, bits: int) -> torch.Tensor:
+    """Logical right shift of int64."""
+    return (x >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def hashed(x: torch.Tensor, rows: int, *, salt: int = 0) -> torch.Tensor:
+    """sigrid_hash of int64 ids: [0, rows)."""
+    x = x * FIRST - 1  # ~x + (x << 21): each further use of x doubles what inductor traces
+    x = (x ^ shifted(x, 24)) * (1 + (1 << 3) + (1 << 8))
+    x = (x ^ shifted(x, 14)) * (1 + (1 << 2) + (1 << 4))
+    x = (x ^ shifted(x, 28)) * LAST
+    x = (x ^ salt if salt else x) * K
+    x = x ^ shifted(x, 47)
+    x = (x ^ salt if salt else x) * K
+    x = (x ^ shifted(x, 47)) * K
+    return torch.remainder(x, rows)
