@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from operator_world.world import NAMESPACE
@@ -128,6 +129,22 @@ def test_what_was_read_too_long_ago_to_decide_anything_is_not_kept() -> None:
     kept = watched.reader.readings_of("0")
     assert watched.now_s - kept[0].at_s <= 200.0 + INTERVAL_S
     assert len(kept) >= 200.0 // INTERVAL_S
+
+
+def test_readings_of_a_long_window_lie_wider_apart_and_reach_as_far_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rap_operator.replanning.reader.MAX_READINGS", 40)
+    keep_s = 100 * INTERVAL_S
+    watched = Watched([replace(job(0), keep_s=keep_s)], [])
+    watched.live(60 * INTERVAL_S)
+    watched.plan = "b"
+    watched.live(90 * INTERVAL_S)
+    times = [reading.at_s for reading in watched.reader.readings_of("0")]
+    assert len(times) <= 40
+    assert times[-1] - times[0] > 0.9 * keep_s
+    assert max(late - early for early, late in pairwise(times)) <= keep_s / 10
+    assert max(late - early for early, late in pairwise(times[-10:])) == INTERVAL_S  # the newest tell the pace
+    plans = [reading.plan for reading in watched.reader.readings_of("0")]
+    assert times[plans.index("b") - 1] == 60 * INTERVAL_S  # the last one of the plan before
 
 
 def test_another_plan_in_a_reading_is_told_at_once_and_the_same_one_is_not() -> None:

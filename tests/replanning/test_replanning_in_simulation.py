@@ -6,7 +6,7 @@ import random
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from rap_contract.operations import Replanning
 from simulator.job import World
@@ -81,6 +81,15 @@ FAULTS = st.lists(
 
 
 @settings(max_examples=8, deadline=None)
+@example(  # what comes and goes is judged by a long window, for which readings must be kept
+    worlds=[(2.0, 0.0, 0.0), (1.0, 0.0, 0.0)],
+    faults=[""],
+    seed=0,
+    window_s=120,
+    interval_s=0,
+    per_day=1,
+    blackout=False,
+)
 @given(
     worlds=WORLDS,
     faults=FAULTS,

@@ -13,6 +13,7 @@ from rap_contract.operations import Replanning
 from rap_contract.status import Baseline, Replans
 from rap_operator.replanning.decide import decide_replanning
 from rap_operator.replanning.values import Ask, Forget, Proposal, PutInForce, Reading, Seen, Store
+from rap_operator.replanning.window import kept_s
 from simulator.job import TRAINING_S, World, best_plan, capacity_s, name_of, plan_of
 from simulator.plant import INTERVAL_S, NUM_RANKS, Plant
 
@@ -99,7 +100,11 @@ class Ours:
         """Time, outcome and reason of every decision that changes something."""
         self.reasons: dict[str, int] = {}
         """How often each reason was given."""
-        span_s = self.policy.stabilization_seconds + 2 * self.policy.window_seconds
+        span_s = kept_s(
+            stabilization_s=self.policy.stabilization_seconds,
+            window_s=self.policy.window_seconds,
+            confirm_s=self.policy.confirm_seconds,
+        )
         self._readings: deque[Reading] = deque(maxlen=int(span_s / INTERVAL_S) + 2)
         self._stored: set[str] = set()
         self._in_force = ""

@@ -11,6 +11,7 @@ from rap_contract.operations import Replanning
 from rap_contract.pod import PLANNING_PATH
 
 from rap_operator.cache import Cache, Key, RapJobView
+from rap_operator.replanning.window import kept_s
 from rap_operator.targets import DEFAULT_PORT
 from rap_operator.views import PodView
 
@@ -112,9 +113,8 @@ def ranks_of(view: RapJobView, pods: tuple[PodView, ...]) -> JobRanks | None:
 
 
 def _keep_s(policy: Mapping[str, Any]) -> float:
-    """A stabilisation and two windows make a decision, and what a switch cost is counted from the plan before it."""
     given = {name: policy.get(f"{name}Seconds") for name in ("stabilization", "window", "confirm")}
     default = {"stabilization": DEFAULT.stabilization_seconds, "window": DEFAULT.window_seconds}
     default["confirm"] = DEFAULT.confirm_seconds
     times_s = {name: value if isinstance(value, int) else default[name] for name, value in given.items()}
-    return 2.0 * (times_s["stabilization"] + 2 * times_s["window"]) + times_s["confirm"]
+    return kept_s(stabilization_s=times_s["stabilization"], window_s=times_s["window"], confirm_s=times_s["confirm"])

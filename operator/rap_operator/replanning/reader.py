@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
@@ -34,7 +34,7 @@ SWITCHING_EVERY_S = 5.0
 MAX_READS_PER_S = 9.0
 ROUND_S = 50.0
 MAX_TELLS_PER_S = 2.5  # passes cost CPU too, 0.6 to 1.7 ms
-MAX_READINGS = 400  # of a job, and none older than it can use: one is 2.2 kB, 400 of a thousand jobs 0.9 GB
+MAX_READINGS = 400  # of a job, and none older than it can use: one is 2.2 kB, 400 of a thousand jobs 0.9 GB; older ones then lie wider apart
 MIN_KEPT = 8  # readings, however old: of a job that is read rarely they make one window
 PATIENCE = 8  # rounds at most that a job which does not answer is left out
 TELL_EVERY_S = 15.0  # a job's pass is worth making so often; its windows are longer
@@ -42,7 +42,7 @@ TELL_EVERY_S = 15.0  # a job's pass is worth making so often; its windows are lo
 
 @dataclass
 class _Known:
-    readings: deque[Reading] = field(default_factory=lambda: deque(maxlen=MAX_READINGS))
+    readings: list[Reading] = field(default_factory=list)
     silent: int = 0
     skip: int = 0
     told_s: float = -TELL_EVERY_S
@@ -180,9 +180,22 @@ class Reader:
             is_other = not known.readings or known.readings[-1].plan != reading.plan
             known.readings.append(reading)
             while len(known.readings) > MIN_KEPT and reading.at_s - known.readings[0].at_s > job.keep_s:
-                known.readings.popleft()
+                del known.readings[0]
+            if len(known.readings) > MAX_READINGS:
+                del known.readings[least_needed(known.readings)]
             known.silent = 0 if reading.pages else known.silent + 1
             known.skip = min(2 ** min(known.silent - 1, 8) - 1, PATIENCE) if known.silent else 0
             is_news = now_s - known.told_s >= self._news_every_s or is_other or job.is_switching or bool(reading.error)
             known.told_s = now_s if is_news else known.told_s
         return is_news
+
+
+def least_needed(readings: Sequence[Reading]) -> int:
+    """Which one to leave out so that long windows keep their length: of the older half the one whose neighbours are closest.
+
+    The last of a plan stays, for what a switch cost is counted from it; the oldest goes where there is nothing else.
+    """
+    held = list(readings[:-1])
+    older = range(1, len(held) // 2)
+    between = [number for number in older if held[number].plan == held[number + 1].plan]
+    return min(between, key=lambda number: held[number + 1].at_s - held[number - 1].at_s, default=0)

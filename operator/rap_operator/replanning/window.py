@@ -67,6 +67,11 @@ def reduced(policy: Replanning, seen: Seen, *, plan: str | None, since_s: float 
     return replace(window, around=tuple(around)) if isinstance(window, Window) and is_long else window
 
 
+def kept_s(*, stabilization_s: float, window_s: float, confirm_s: float) -> float:
+    """For how long a reading may decide something: what a switch cost is counted from the plan before, and a mix is judged by all around a window."""
+    return max(2 * (stabilization_s + 2 * window_s), stabilization_s + (AROUND + 1) * window_s) + confirm_s
+
+
 def widened(window: Window) -> Window | None:
     """The window of all that is around one; None where that is not enough."""
     if not window.around:
