@@ -69,7 +69,9 @@ class Size:
         """The slots as the next capture reads them: without places for more ids than fitted graphs have, if that holds both batches."""
         fitted = self.fitted
         fits = fitted is not None and all(
-            slot.inputs.last_filled <= fitted.num_ids for slot in self.slots if isinstance(slot.inputs, JaggedInputs)
+            0 < slot.inputs.last_filled <= fitted.num_ids
+            for slot in self.slots
+            if isinstance(slot.inputs, JaggedInputs)
         )
         return fitted.slots if fitted is not None and fits else self.slots
 
