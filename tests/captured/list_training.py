@@ -97,8 +97,9 @@ def eager(model: Model, feed: Feed) -> list[float]:
     return losses
 
 
-def train_lists(rank: int, world: int, store: str, window: str, fitted: bool) -> None:
-    """`fitted`: with room for the ids of the largest batch and no more."""
+def train_lists(rank: int, world: int, store: str, window: str, num_fitted: int) -> None:
+    """`num_fitted`: ranks that have room for the ids of the largest batch and no more."""
+    fitted = rank < num_fitted
     torch.set_num_threads(1)
     dist.init_process_group("gloo", store=dist.FileStore(store, world), rank=rank, world_size=world)
     owners = [0] * 5 if world == 1 else [1, 0, 1, 1, 0]

@@ -101,7 +101,16 @@ def test_the_lookups_input_kernel_equals_its_twin(weighted: bool) -> None:
     assert torch.equal(out[filled:].cpu(), torch.arange(W * room - filled) % 7)
 
 
-@pytest.mark.parametrize("fitted", [False, True], ids=["roomy", "fitted"])
-@pytest.mark.parametrize(("world", "window"), [(1, Window.OUTPUT_DIST), (2, Window.EMB_BWD)], ids=["one", "two-ranks"])
-def test_lists_train_as_in_torchrecs_eager_step(world: int, window: Window, fitted: bool, tmp_path: Path) -> None:
-    spawn(train_lists, args=(world, str(tmp_path / "store"), window.value, fitted), nprocs=world)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+@pytest.mark.parametrize(
+    ("world", "window", "num_fitted"),
+    [
+        (1, Window.OUTPUT_DIST, 0),
+        (1, Window.OUTPUT_DIST, 1),
+        (2, Window.EMB_BWD, 0),
+        (2, Window.EMB_BWD, 1),
+        (2, Window.OUTPUT_DIST, 2),
+    ],
+    ids=["one", "one-fitted", "two-ranks", "one-of-two-fitted", "two-fitted"],
+)
+def test_lists_train_as_in_torchrecs_eager_step(world: int, window: Window, num_fitted: int, tmp_path: Path) -> None:
+    spawn(train_lists, args=(world, str(tmp_path / "store"), window.value, num_fitted), nprocs=world)  # type: ignore[no-untyped-call]  # torch leaves it untyped
