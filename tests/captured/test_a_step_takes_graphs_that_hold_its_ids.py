@@ -174,9 +174,9 @@ def test_what_is_captured_now_holds_both_slots(monkeypatch: pytest.MonkeyPatch) 
     bench.fitting.now(bench.size)
     assert bench.size.fitted is not None
     assert 420 <= bench.size.fitted.num_ids < 450
-    assert bench.size.filled == bench.size.fitted.slots
+    assert bench.size.smallest_slots == bench.size.fitted.slots
     bench.fill(0, 600)  # more than that: what else is captured must hold it
-    assert bench.size.filled is bench.size.slots
+    assert bench.size.smallest_slots is bench.size.slots
     graphs = bench.size.fitted.graphs
     bench.size.close()
     assert cast(Any, graphs).closed

@@ -1,8 +1,8 @@
 """What a plan's preprocessing costs its captured step, part by part, in one run: torchrun --nproc-per-node N trainer/benchmarks/step_account.py.
 
 JSON lines. Sides take turns, round after round: the step with inputs ready (`ideal`); beside it the copies of raw columns that a batch
-takes, or one copy of as many bytes; for each window the step with preprocessing whose raw columns stay as they are (`kernels`), and as a
-job runs it (`rap`). With `--names`, the kernels that differ most between `ideal` and each of the others, by their own time.
+takes, or one copy of as many bytes; for each window the step with preprocessing whose raw columns stay as they are (`kernels`; with lists
+also with room for all ids), and as a job runs it (`rap`). With `--names`, the kernels that differ most between `ideal` and each of the others, by their own time.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import torch.distributed as dist
 from rap_trainer.bench.captured import CapturedIdeal, Rap
 from rap_trainer.bench.subject import Subject, make_model, make_subject
 from rap_trainer.bench.timing import profile_steps, time_steps, totals_by_name
+from rap_trainer.captured.capture import CapturedSteps
 from rap_trainer.captured.copy_rows import Copier
 from rap_trainer.captured.raw import RawBuffer
 from rap_trainer.captured.schedule import Window
@@ -29,12 +30,10 @@ Step = Callable[[], object]
 class Uploader:
     """Copies a batch to buffers nobody reads, one a step, no more than two ahead of the GPU."""
 
-    def __init__(self, rap: Rap, subject: Subject) -> None:
-        size, device = rap.runtime.size, rap.runtime.size.preprocessor.raw[0].bytes.device
-        layout = size.layout
-        self._buffers = [RawBuffer(layout, device) for _ in range(2)]
+    def __init__(self, rap: Rap) -> None:
+        layout, self._raws = rap.runtime.size.layout, rap.host
+        self._buffers = [RawBuffer(layout, torch.device("cuda")) for _ in range(2)]
         self._host = RawBuffer(layout, torch.device("cpu"), pinned=True)
-        self._raws = rap.host
         self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         self._copier = Copier(self._stream)
         self._stepped = [torch.cuda.Event() for _ in range(2)]  # type: ignore[no-untyped-call]  # torch leaves it untyped
@@ -71,22 +70,22 @@ class Uploader:
         return both
 
 
-def ideal_of(subject: Subject, world: World, batch_size: int, room: float) -> CapturedIdeal:
+def ideal_of(subject: Subject, world: World, room: float) -> CapturedIdeal:
     """Trained on the subject's batches. `room`: places for ids, over what the batches fill."""
-    ideal = CapturedIdeal(make_model(subject, world), world, batch_size=batch_size, subject=subject, room=room)
+    ideal = CapturedIdeal(make_model(subject, world), world, batch_size=subject.batch_size, subject=subject, room=room)
     names = [feature.name for feature in subject.graph.sparse]
     for batch in subject.ready:
         ideal.train(batch, names)
     return ideal
 
 
-def kernels_only(rap: Rap) -> Step:
-    """Replays the graphs in force on the raw columns that are there."""
+def kernels_only(graphs: CapturedSteps) -> Step:
+    """Replays graphs on the raw columns that are there."""
     turn = 0
 
     def step() -> None:
         nonlocal turn
-        rap.runtime.size.graphs.replay(turn)
+        graphs.replay(turn)
         turn = 1 - turn
 
     return step
@@ -124,13 +123,13 @@ def account(world: World, options: argparse.Namespace) -> None:
             print(json.dumps({"plan": options.plan, "batch": options.batch, "gpus": world.size, **result}), flush=True)
 
     subject = make_subject(options.plan, options.batch, world, max_rows=options.max_rows)
-    ideal = ideal_of(subject, world, options.batch, 1.0)
-    roomy = {room: ideal_of(subject, world, options.batch, room).one() for room in options.room}
+    ready = ideal_of(subject, world, 1.0).one()
+    roomy = {room: ideal_of(subject, world, room).one() for room in options.room}
     rap = Rap(make_model(subject, world), subject, world)
     for _ in range(4):
         rap.step()
     rap.runtime.fit()
-    uploader, ready = Uploader(rap, subject), ideal.one()
+    uploader = Uploader(rap)
     found: dict[str, list[float]] = {}
     kernels: dict[str, dict[str, float]] = {}
 
@@ -150,7 +149,10 @@ def account(world: World, options: argparse.Namespace) -> None:
         for place in options.windows.split(","):
             window, _, programs = place.partition("/")
             rap.switch(Window(window), int(programs or 0) or None)
-            measure(f"kernels {place}", kernels_only(rap))
+            size = rap.runtime.size
+            if size.fitted is not None:
+                measure(f"kernels {place}, room for all ids", kernels_only(size.graphs))
+            measure(f"kernels {place}", kernels_only(size.graphs if size.fitted is None else size.fitted.graphs))
             measure(f"rap {place}", rap.step)
     base = statistics.median(found["ideal"])
     emit(above_ideal_us={side: round((statistics.median(ms) - base) * 1e3, 1) for side, ms in found.items()})

@@ -113,8 +113,14 @@ def ranks_of(view: RapJobView, pods: tuple[PodView, ...]) -> JobRanks | None:
 
 
 def _keep_s(policy: Mapping[str, Any]) -> float:
-    given = {name: policy.get(f"{name}Seconds") for name in ("stabilization", "window", "confirm")}
-    default = {"stabilization": DEFAULT.stabilization_seconds, "window": DEFAULT.window_seconds}
-    default["confirm"] = DEFAULT.confirm_seconds
-    times_s = {name: value if isinstance(value, int) else default[name] for name, value in given.items()}
-    return kept_s(stabilization_s=times_s["stabilization"], window_s=times_s["window"], confirm_s=times_s["confirm"])
+    """`kept_s` of a job's policy as it was written; what is missing or no number has its default."""
+
+    def seconds(name: str, default: int) -> int:
+        given = policy.get(name)
+        return given if isinstance(given, int) else default
+
+    return kept_s(
+        stabilization_s=seconds("stabilizationSeconds", DEFAULT.stabilization_seconds),
+        window_s=seconds("windowSeconds", DEFAULT.window_seconds),
+        confirm_s=seconds("confirmSeconds", DEFAULT.confirm_seconds),
+    )

@@ -195,7 +195,6 @@ def least_needed(readings: Sequence[Reading]) -> int:
 
     The last of a plan stays, for what a switch cost is counted from it; the oldest goes where there is nothing else.
     """
-    held = list(readings[:-1])
-    older = range(1, len(held) // 2)
-    between = [number for number in older if held[number].plan == held[number + 1].plan]
-    return min(between, key=lambda number: held[number + 1].at_s - held[number - 1].at_s, default=0)
+    older = range(1, len(readings) // 2)
+    between = [number for number in older if readings[number].plan == readings[number + 1].plan]
+    return min(between, key=lambda number: readings[number + 1].at_s - readings[number - 1].at_s, default=0)

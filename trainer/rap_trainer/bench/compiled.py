@@ -161,12 +161,12 @@ def _chain(graph: FeatureGraph, node: int) -> tuple[str, list[Op]]:
 
 
 def _check(op: Op) -> None:
-    written = isinstance(op, FillNull | Logit | SigridHash | Bucketize)
-    if isinstance(op, FillNull) and op.nan:
-        written = False
-    if isinstance(op, Bucketize) and (len(set(op.borders)) < len(op.borders) or len(op.borders) > MOST_BORDERS):
-        written = False
-    if not written:
+    is_written = (
+        isinstance(op, Logit | SigridHash)
+        or (isinstance(op, FillNull) and not op.nan)
+        or (isinstance(op, Bucketize) and len(set(op.borders)) == len(op.borders) <= MOST_BORDERS)
+    )
+    if not is_written:
         raise Refused(f"op {op.stem} is not written for torch.compile here")
 
 

@@ -37,7 +37,8 @@ SETUP_S = 120.0
 """For making a plan's batches, before its first case: plan 4 at batch 8192 takes about 20 (H200 host)."""
 
 COMPILE_S = 120.0
-"""For inductor, before the first step of that case: it was not done with plan 0 in 36 s (H200 host, 2026-11-30)."""
+"""For inductor, before the first step of that case: with the eager twins, which it was traced from, it was not done with plan 0 in 36 s (H200 host, 2026-11-30); as
+it is written now it took two processors of a small machine 127 s for them, and has not been timed beside a GPU."""
 
 
 def options(arguments: Sequence[str]) -> argparse.Namespace:

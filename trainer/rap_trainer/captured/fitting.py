@@ -1,7 +1,7 @@
 """Graphs for as many ids as batches hold, beside those for all that their blocks have room for.
 
 A block's room is a bound: what no op of the job can exceed. Samples, nulls and limits leave less, and sorting and updating places that no id
-fills takes time in every step (H200, plan 4: 1.3 of 24 ms for a third of them). So once the host has seen what batches hold, a second pair of
+fills takes time in every step (H200, plan 4, where they are 29 %: 1.3 of 24 ms). So once the host has seen what batches hold, a second pair of
 graphs is captured, and a step takes it if its batch fits, which the host asks of the device before it enqueues the step; what it is
 told was counted while the step before ran. A batch that does not fit takes the graphs that hold everything.
 """
@@ -16,10 +16,9 @@ from concurrent.futures import Future, wait
 import torch
 
 from rap_trainer.captured.capture import CapturedSteps
-from rap_trainer.captured.jagged_inputs import JaggedInputs
 from rap_trainer.captured.size_builder import SizeBuilder
 from rap_trainer.captured.sizes import Fitted, Size
-from rap_trainer.captured.slots import Slot
+from rap_trainer.captured.slots import Slot, jagged
 
 log = logging.getLogger(__name__)
 
@@ -39,13 +38,13 @@ class Fitting:
     def graphs(self, size: Size, slot: Slot, *, filled_now: bool) -> CapturedSteps:
         """What a step on a slot's batch takes. `filled_now`: not by the step before."""
         self.install()
-        if not isinstance(slot.inputs, JaggedInputs):
+        if size.lists is None:
             return size.graphs
         fitted = size.fitted
-        held = slot.inputs.last_filled if fitted is None else self._told(size, slot, filled_now)
+        held = jagged(slot).last_filled if fitted is None else self._told(size, slot, filled_now)
         self._telling = None if fitted is None else size
         if held and self._asked is None:
-            room = size.room.add(held, None if fitted is None else fitted.num_ids)
+            room = size.id_room.add(held, None if fitted is None else fitted.num_ids)
             if room is not None:
                 self._ask(size, room)
         return size.graphs if fitted is None or held > fitted.num_ids else fitted.graphs
@@ -53,21 +52,18 @@ class Fitting:
     def _told(self, size: Size, slot: Slot, filled_now: bool) -> int:
         """Ids of the slot's batch, when the device has counted them; the step to come will tell those of the other slot."""
         began = time.perf_counter()
-        ours, other = (size.slots[index].inputs for index in (slot.index, 1 - slot.index))
-        assert isinstance(ours, JaggedInputs)
-        assert isinstance(other, JaggedInputs)
         if filled_now or self._telling is not size:  # an earlier step may yet tell of another batch
             self._drain()
-        held = ours.num_filled()
+        held = jagged(slot).num_filled()
         self.waited_s += time.perf_counter() - began
-        other.expect()
+        jagged(size.slots[1 - slot.index]).expect()
         return held
 
     def now(self, size: Size) -> None:
         """Captures for what both slots hold; the device is idle and nothing else is captured."""
         self._telling = None
-        held = [slot.inputs.last_filled for slot in size.slots if isinstance(slot.inputs, JaggedInputs)]
-        self.again(size, size.room.over(max(held, default=0)))
+        held = 0 if size.lists is None else max(jagged(slot).last_filled for slot in size.slots)
+        self.again(size, size.id_room.over(held))
 
     def again(self, size: Size, room: int | None) -> None:
         """The same for so many ids, after the size's step has changed; None: none."""

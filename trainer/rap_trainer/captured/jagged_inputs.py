@@ -194,7 +194,11 @@ class JaggedInputs:
         return max(0, int(self._count))
 
     def num_filled(self) -> int:
-        """Ids of the batch that was filled in last; waits for it after `expect`. Raises RuntimeError if nothing comes."""
+        """Ids of the batch that was filled in last; waits for it after `expect`. Raises RuntimeError if nothing comes.
+
+        The event lets the host sleep, the number itself proves that it is the new one: a graph that has not begun to run has not recorded its
+        event yet, which then stands for the fill before.
+        """
         if self._counted is not None:
             self._counted.synchronize()
         until = time.monotonic() + UNTOLD_S

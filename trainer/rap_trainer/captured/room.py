@@ -22,26 +22,26 @@ WINDOWS = (16, 1024)
 class Room:
     """How many ids to capture for, from what batches have held. Pure."""
 
-    def __init__(self, places: int, *, least_rest: int | None = None) -> None:
+    def __init__(self, places: int) -> None:
         """`places`: the ids that the blocks have room for."""
-        self._places, self._least_rest = places, LEAST_REST if least_rest is None else least_rest
+        self._places = places
         self._window = WINDOWS[0]
         self._held: list[int] = []
 
     def over(self, held: int) -> int | None:
         """Room for batches of so many ids; None if what it would save is too little, or none came."""
         room = pad_to(math.ceil(SPARE * held), PLACE_IDS)
-        return room if held and self._places - room >= self._least_rest else None
+        return room if held and self._places - room >= LEAST_REST else None
 
     def add(self, held: int, current: int | None) -> int | None:
         """For how many ids to capture after one more batch; None: nothing is to be captured. `current`: for how many it is."""
         self._held.append(held)
         if len(self._held) < self._window:
             return None
-        held = sorted(self._held)[-1 - len(self._held) // OUTGROWING]
+        most = sorted(self._held)[-1 - len(self._held) // OUTGROWING]
         self._held.clear()
-        room = self.over(held)
-        if room is None or (current is not None and held <= current and room > SHRUNK * current):
+        room = self.over(most)
+        if room is None or (current is not None and most <= current and room > SHRUNK * current):
             return None
         self._window = min(2 * self._window, WINDOWS[1])
         return room

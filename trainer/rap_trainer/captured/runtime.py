@@ -227,7 +227,7 @@ class CapturedRuntime:
     def assembled(self) -> Assembly:
         """The parts with the slots and lists the step has now, of which all else that is captured is built; waits for the device."""
         self.settle()
-        return replace(self.assembly, slots=self.size.filled, lists=self.size.lists)
+        return replace(self.assembly, slots=self.size.smallest_slots, lists=self.size.lists)
 
     @property
     def preprocessor(self) -> FusedPreprocessor:

@@ -18,7 +18,6 @@ from rap_contract.plan import Plan
 from rap_trainer.captured.assemble import Assembly
 from rap_trainer.captured.beside import Beside, yielding
 from rap_trainer.captured.capture import CapturedSteps
-from rap_trainer.captured.jagged_inputs import JaggedInputs
 from rap_trainer.captured.list_exchange import ListExchange, make_lists
 from rap_trainer.captured.lists import Form, list_layout
 from rap_trainer.captured.preprocess import FusedPreprocessor
@@ -26,7 +25,7 @@ from rap_trainer.captured.raw import RawBuffer
 from rap_trainer.captured.raw_layout import RawLayout
 from rap_trainer.captured.schedule import Schedule, Window
 from rap_trainer.captured.sizes import Fitted, Size
-from rap_trainer.captured.slots import Slot
+from rap_trainer.captured.slots import Slot, jagged
 from rap_trainer.captured.step import TrainStep
 from rap_trainer.captured.uploads import NUM_PINNED
 from rap_trainer.captured.watchdog import Progress
@@ -42,8 +41,8 @@ BOUNDED = 8
 """Programs of a launch that only compiles: fewer than any batch's tiles."""
 DEFAULT_WINDOWS = {False: Window.EMB_BWD, True: Window.OUTPUT_DIST}
 """Where preprocessing hides without a measured plan: alone beside the tables' update (0.4 % above the ideal for plan 0 at 4096, 0.9 to 1.2 at 8192, 1.7 for
-plan 2; behind the lookup 1.0, 1.3, 2.0: H200, 2026-11-30); between ranks (True) beside the exchange, which copy engines run without an SM, and with lists, too, whose ids
-are counted early enough there for the host to enqueue the next step in time (plan 4: 0.72 ms above its ideal, 0.89 beside the update: H200, 2026-12-01)."""
+plan 2; behind the lookup 1.0, 1.3, 2.0: H200, 2026-11-30); between ranks (True) beside the exchange, which copy engines run without an SM, and with lists, too (plan 4: 0.88 ms
+above its ideal beside the update and 0.72 behind the lookup in one run; 0.64 there and 0.61 behind it, beside no exchange, in another: one H200, 2026-12-01)."""
 
 
 class SizeBuilder:
@@ -140,7 +139,7 @@ class SizeBuilder:
         """Graphs of a size's step for batches of so many ids, in the capturing thread; None if memory is short."""
         if torch.cuda.mem_get_info(self._world.device)[0] < self.graph_bytes:
             return None
-        first, second = (replace(slot, inputs=_jagged(slot).fitted(num_ids)) for slot in size.slots)
+        first, second = (replace(slot, inputs=jagged(slot).fitted(num_ids)) for slot in size.slots)
         with yielding():
             graphs = self.graphs_beside(step, (first, second))
         return Fitted(num_ids=num_ids, slots=(first, second), step=step, graphs=graphs)
@@ -168,8 +167,3 @@ class SizeBuilder:
             evaluator.accumulate(slot.outcome.logits_B, slot.targets.labels_B)
 
         return score
-
-
-def _jagged(slot: Slot) -> JaggedInputs:
-    assert isinstance(slot.inputs, JaggedInputs)
-    return slot.inputs

@@ -14,13 +14,12 @@ import numpy.typing as npt
 
 from rap_trainer.batch import RawBatch
 from rap_trainer.captured.capture import CapturedSteps
-from rap_trainer.captured.jagged_inputs import JaggedInputs
 from rap_trainer.captured.list_exchange import ListExchange
 from rap_trainer.captured.preprocess import FusedPreprocessor
 from rap_trainer.captured.raw import RawBuffer
 from rap_trainer.captured.raw_layout import RawLayout
 from rap_trainer.captured.room import Room
-from rap_trainer.captured.slots import Slot
+from rap_trainer.captured.slots import Slot, jagged
 from rap_trainer.captured.step import TrainStep
 
 Int64s = npt.NDArray[np.int64]
@@ -62,18 +61,15 @@ class Size:
 
     def __post_init__(self) -> None:
         self.rooms = np.array(list(self.layout.capacities.values()), dtype=np.int64)
-        self.room = Room(self.slots[0].inputs.kjt.values().numel() if self.lists is not None else 0)
+        self.id_room = Room(0 if self.lists is None else jagged(self.slots[0]).kjt.values().numel())
 
     @property
-    def filled(self) -> tuple[Slot, Slot]:
-        """The slots as the next capture reads them: without places for more ids than fitted graphs have, if that holds both batches."""
+    def smallest_slots(self) -> tuple[Slot, Slot]:
+        """Those of the fitted graphs, if both batches fit; else all there is room for."""
         fitted = self.fitted
-        fits = fitted is not None and all(
-            0 < slot.inputs.last_filled <= fitted.num_ids
-            for slot in self.slots
-            if isinstance(slot.inputs, JaggedInputs)
-        )
-        return fitted.slots if fitted is not None and fits else self.slots
+        if fitted is None or not all(0 < jagged(slot).last_filled <= fitted.num_ids for slot in self.slots):
+            return self.slots
+        return fitted.slots
 
     def close(self) -> None:
         """Gives all graphs back."""

@@ -51,6 +51,12 @@ class Slot:
         return self.sent_TB
 
 
+def jagged(slot: Slot) -> JaggedInputs:
+    """The lookup's input of a slot with lists."""
+    assert isinstance(slot.inputs, JaggedInputs)
+    return slot.inputs
+
+
 def make_slots(
     blocks: Blocks, ownership: Ownership, exchange: Exchange, *, dense_width: int, optional: bool = True
 ) -> tuple[Slot, Slot]:

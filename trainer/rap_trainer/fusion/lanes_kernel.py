@@ -89,8 +89,7 @@ def lanes_kernel(
     """Bundles, then lanes [first, first + num_lanes), x tiles of rows; program p takes tiles p, p + programs, ... of all of them.
 
     FORMS: (type, destination, is a list) of each form, CHAINS its chain. COLUMNS: lanes of a bundle at most. `inverse_...`: of the tiles of a
-    lane and of a bundle, for `quotient`. LENGTHS, PRESENT: whether
-    constant lengths and flags of presence are written.
+    lane and of a bundle, for `tile_of`. LENGTHS, PRESENT: whether constant lengths and flags of presence are written.
     """
     memory = (steps, ints, floats, pointers, num_slots, counters)
     outputs = (bases, dense, dense_stride, labels, ids, weights, lengths, present, present_stride)
@@ -99,17 +98,13 @@ def lanes_kernel(
     item = tl.program_id(0)
     while item < num_bundles * bundle_tiles + num_lanes * num_tiles:
         if item < num_bundles * bundle_tiles:
-            number = quotient(item, inverse_bundle_tiles)
-            first_row = (item - number * bundle_tiles) * BUNDLE_ROWS
+            number, first_row = tile_of(item, bundle_tiles, inverse_bundle_tiles, BUNDLE_ROWS)
             work_on_bundle(
                 bundles + number * BUNDLE_WORDS, first_row, num_rows, lanes, memory, dense, dense_stride, CHAINS, FORMS,
                 FLOAT, BUNDLE_ROWS, COLUMNS,
             )  # fmt: skip
         else:
-            place = item - num_bundles * bundle_tiles
-            number = quotient(place, inverse_tiles)
-            # min() hides that the tile is aligned: knowing it, Triton moves tiles through shared memory for vectors it cannot use
-            first_row = tl.minimum((place - number * num_tiles) * TILE, num_rows)
+            number, first_row = tile_of(item - num_bundles * bundle_tiles, num_tiles, inverse_tiles, TILE)
             work_on_lane(
                 first + number, first_row, num_rows, lanes, memory, outputs, CHAINS, FORMS, FLOAT, WEIGHTED, LENGTHS,
                 PRESENT, TILE, AHEAD,
@@ -118,9 +113,10 @@ def lanes_kernel(
 
 
 @triton.jit
-def quotient(number, inverse):
-    """number // d without a division, of int32 below 2^32 / d; `inverse`: floor(2^32 / d) + 1."""
-    return ((number.to(tl.int64) * inverse) >> 32).to(tl.int32)
+def tile_of(place, tiles, inverse, ROWS: tl.constexpr):
+    """(place // tiles, the first row of tile place % tiles) without a division, of int32 below 2^32 / tiles; `inverse`: floor(2^32 / tiles) + 1."""
+    number = ((place.to(tl.int64) * inverse) >> 32).to(tl.int32)
+    return number, (place - number * tiles) * ROWS
 
 
 @triton.jit
@@ -181,6 +177,8 @@ def work_on_lane(
     AHEAD: tl.constexpr,
 ):
     """A tile of one lane."""
+    # min() hides that the tile is aligned: knowing it, Triton moves tiles through shared memory for vectors it cannot use
+    first_row = tl.minimum(first_row, num_rows)
     lane = lanes + number.to(tl.int64) * LANE_WORDS
     address = memory[3] + 3 * memory[4] + number * LANE_ADDRESSES
     form = tl.load(lane + LANE_FORM)

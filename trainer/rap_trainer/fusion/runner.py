@@ -96,7 +96,7 @@ class Runner:
         present = outputs.present_BF
         tile = self.tiles.lane if grid[0] == self._programs(launch, binding.num_rows) else self.tiles.wide_lane
         num_bundled = sum(map(len, launch.bundles))
-        assert self._lane_items(launch, binding.num_rows, tile) * -(-binding.num_rows // tile) < 2**32  # `quotient`
+        assert self._lane_items(launch, binding.num_rows, tile) * -(-binding.num_rows // tile) < 2**32  # `tile_of`
         lanes_kernel[grid](
             launch.first + num_bundled,
             launch.end - launch.first - num_bundled,
@@ -281,7 +281,7 @@ class Runner:
 
 
 def _inverse(divisor: int) -> int:
-    """For `lanes_kernel.quotient`; in int64 whatever the divisor, so that the kernel is compiled once."""
+    """For `lanes_kernel.tile_of`; in int64 whatever the divisor, so that the kernel is compiled once."""
     return 2**32 // divisor + 1
 
 
