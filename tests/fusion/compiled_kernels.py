@@ -13,6 +13,7 @@ import triton.language as tl
 from rap_trainer.captured.jagged_inputs import fill_rest_kernel, gather_lists_kernel, share_rest_kernel
 from rap_trainer.fusion.bases_kernel import bases_kernel
 from rap_trainer.fusion.compare_kernel import compare_kernel
+from rap_trainer.fusion.draw_kernel import draw_kernel
 from rap_trainer.fusion.lanes_kernel import lanes_kernel
 from rap_trainer.fusion.ops.codes import CODES
 from rap_trainer.fusion.picked_kernel import picked_kernel
@@ -22,11 +23,11 @@ from rap_trainer.fusion.values_kernel import values_kernel
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-INT32 = ("offsets", "counts", "chosen", "landmarks", "lengths", "overflow")
+INT32 = ("offsets", "counts", "chosen", "drawn", "landmarks", "lengths", "overflow")
 FLOAT32 = ("dense", "labels", "weights", "weights_ptr", "out_weights_ptr")
 INT64 = (
     "entries", "totals", "tiles", "steps", "ints", "pointers", "bases", "ids", "counters", "selections", "hashes", "mixed", "row_ids", "lanes",
-    "bundles", "comparisons", "features", "blocks", "block_totals", "ids_ptr", "offsets_ptr", "sources_ptr", "out_ptr", "filled_ptr",
+    "bundles", "comparisons", "draws", "features", "blocks", "block_totals", "ids_ptr", "offsets_ptr", "sources_ptr", "out_ptr", "filled_ptr",
 )  # fmt: skip
 TYPES = {
     **dict.fromkeys(INT32, "*i32"),
@@ -34,7 +35,7 @@ TYPES = {
     **dict.fromkeys(INT64, "*i64"),
     **dict.fromkeys(("inverse_tiles", "inverse_bundle_tiles"), "i64"),
     "floats": "*fp64",
-    "present": "*i8",
+    **dict.fromkeys(("present", "places"), "*i8"),
 }
 INTEGERS = tuple(
     CODES[name]
@@ -78,8 +79,12 @@ def main() -> None:
     cases: list[tuple[Any, dict[str, Any], int]] = [
         (lanes_kernel, LISTS | lanes, 4),
         (values_kernel, LISTS | {"STRUCTURES": EVERY_STRUCTURE, "GENERAL": True, "TILE": 512}, 4),
-        (picked_kernel, LISTS | {"ROWS": 32, "TILE": 128}, 1),
-        (select_kernel, {"ROWS": 32, "TILE": 128, "BALLOTS": True}, 1),
+        *(
+            (kernel, LISTS | {"ROWS": 32, "TILE": 128 * warps, "POSITIONS": 128, "BALLOTS": warps == 1}, warps)
+            for kernel in (picked_kernel, select_kernel)
+            for warps in (1, 4)
+        ),
+        (draw_kernel, {"ROWS": 8, "POSITIONS": 128}, 4),
         (scan_kernel, {"STRUCTURES": EVERY_STRUCTURE, "ROWS": 2048}, 8),
         (bases_kernel, {"TILE": 512, "STAGES": 64, "FEATURES": 64}, 4),
         (compare_kernel, {"WIDTH": 32}, 1),

@@ -55,6 +55,7 @@ class DeviceTables:
     bundles: torch.Tensor
     entries: torch.Tensor
     selections: torch.Tensor
+    draws: torch.Tensor
     mixed: torch.Tensor
     """twang_mix64 of the first positions of a list: half of what a sample's draw costs."""
     comparisons: torch.Tensor
@@ -77,6 +78,7 @@ class DeviceTables:
             bundles=words(tables.bundles),
             entries=words(tables.entries),
             selections=words(tables.selections),
+            draws=words(tables.groups.draws),
             mixed=twang_mix64(torch.arange(MIXED_POSITIONS)).to(device),
             comparisons=words(tables.comparisons),
             features=words(tables.features),
@@ -92,6 +94,8 @@ class Scratch:
     counts: torch.Tensor
     chosen: torch.Tensor
     hashes: torch.Tensor
+    drawn: torch.Tensor
+    places: torch.Tensor
     landmarks: torch.Tensor
     totals: torch.Tensor
     tiles: torch.Tensor
@@ -108,6 +112,7 @@ class Scratch:
             return torch.zeros(max(size, 1), dtype=dtype, device=device)
 
         rows = tables.sizes.batch_size
+        draws = len(tables.groups.draws) * rows * tables.groups.tiles.draw[1]
         values: dict[Slot, torch.Tensor] = {}
         nulls: dict[Slot, torch.Tensor] = {}
         lengths: dict[Slot, torch.Tensor] = {}
@@ -126,6 +131,8 @@ class Scratch:
             counts=zeros(tables.num_counts, torch.int32),
             chosen=zeros(tables.num_chosen, torch.int32),
             hashes=zeros(tables.num_hashes, torch.int64),
+            drawn=zeros(draws // 32, torch.int32),
+            places=zeros(draws, torch.int8),
             landmarks=zeros(tables.num_landmarks, torch.int32),
             totals=zeros(len(tables.entries), torch.int64),
             tiles=zeros(len(tables.entries) + 1, torch.int64),

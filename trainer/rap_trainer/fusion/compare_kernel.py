@@ -14,6 +14,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from rap_trainer.fusion.bits import first_bits, num_bits
 from rap_trainer.fusion.lists import operand_length
 from rap_trainer.fusion.ops.elements import INT64, flag
 from rap_trainer.fusion.words import (
@@ -130,51 +131,50 @@ def halves(x, WIDTH: tl.constexpr):
 
 
 @triton.jit
-def met(theirs, at_theirs, weights, ids, at, length, RANKED: tl.constexpr, SCORED: tl.constexpr):
-    """[W], for each of `ids`: equal ones among `theirs`, those of them at smaller positions, the sum of their weights."""
-    equal = (at_theirs < length)[:, None] & (theirs[:, None] == ids[None, :])
-    count = tl.zeros(ids.shape, tl.int32)
-    rank = tl.zeros(ids.shape, tl.int32)
-    score = tl.zeros(ids.shape, tl.float32)
-    if SCORED:
-        score = tl.sum(tl.where(equal, weights[:, None], 0.0), 0)
-    else:
-        count = tl.sum(equal.to(tl.int32), 0)
-    if RANKED:
-        rank = tl.sum((equal & (at_theirs[:, None] < at[None, :])).to(tl.int32), 0)
-    return count, rank, score
+def equal_bits(theirs, ids):
+    """int32 [W], for each of `ids`: bit k is set if element k of `theirs` equals it."""
+    bit = tl.full(theirs.shape, 1, tl.int32) << tl.arange(0, theirs.shape[0])
+    return tl.sum(tl.where(theirs[:, None] == ids[None, :], bit[:, None], 0), 0)
 
 
 @triton.jit
-def met_in(found, scores, ids, at, length, memory, RANKED: tl.constexpr, SCORED: tl.constexpr, WIDTH: tl.constexpr):
-    """[W], for each id: equal ids in a located list of so many, those of them at smaller positions, the sum of their scores.
+def met_in(found, ids, begin, length, memory, WIDTH: tl.constexpr):
+    """int32 [W], for each id: bit k is set if it is that of element begin + k of a located list of so many."""
+    place = begin + tl.arange(0, WIDTH)
+    theirs = load_ids(found, place, place < length, memory)
+    low, high = halves(theirs, WIDTH)
+    bits = equal_bits(low, ids)
+    if begin + WIDTH // 2 < length:
+        bits |= equal_bits(high, ids) << (WIDTH // 2)
+    return bits & first_bits(length - begin)
 
-    (int32, int32, float64); RANKED or SCORED, what is not asked for is 0, and SCORED counts nothing. Scores are summed in float32
-    within half a chunk.
-    """
-    count = tl.zeros([WIDTH], tl.int32)
-    rank = tl.zeros([WIDTH], tl.int32)
-    score = tl.zeros([WIDTH], tl.float64)
+
+@triton.jit
+def num_met_in(found, ids, length, memory, WIDTH: tl.constexpr):
+    """int32 [W]: how many elements of a located list have each id."""
+    number = tl.zeros([WIDTH], tl.int32)
     begin = 0
     while begin < length:
-        place = begin + tl.arange(0, WIDTH)
-        exists = place < length
-        theirs = load_ids(found, place, exists, memory)
-        weights = theirs
-        if SCORED:
-            weights = load_scores(scores, place, exists, memory)
-        theirs_low, theirs_high = halves(theirs, WIDTH)
-        weights_low, weights_high = halves(weights, WIDTH)
-        middle = begin + WIDTH // 2
-        low = begin + tl.arange(0, WIDTH // 2)
-        c, r, s = met(theirs_low, low, weights_low, ids, at, length, RANKED, SCORED)
-        count, rank, score = count + c, rank + r, score + s
-        if middle < length:
-            high = middle + tl.arange(0, WIDTH // 2)
-            c, r, s = met(theirs_high, high, weights_high, ids, at, length, RANKED, SCORED)
-            count, rank, score = count + c, rank + r, score + s
+        number += num_bits(met_in(found, ids, begin, length, memory, WIDTH))
         begin += WIDTH
-    return count, rank, score
+    return number
+
+
+@triton.jit
+def sum_met_in(found, scores, ids, length, memory, WIDTH: tl.constexpr):
+    """float64 [W]: the scores of those elements of a located list that have each id, added up."""
+    total = tl.zeros([WIDTH], tl.float64)
+    begin = 0
+    while begin < length:
+        bits = met_in(found, ids, begin, length, memory, WIDTH)
+        place = begin + tl.arange(0, WIDTH)
+        theirs = load_scores(scores, place, place < length, memory)
+        while tl.max((bits != 0).to(tl.int32), 0) != 0:  # as often as the most frequent id is there
+            score = tl.gather(theirs, num_bits((bits & -bits) - 1) & (WIDTH - 1), 0)
+            total += tl.where(bits != 0, score, 0.0).to(tl.float64)
+            bits &= bits - 1
+        begin += WIDTH
+    return total
 
 
 @triton.jit
@@ -193,12 +193,18 @@ def over_ids(a, row, memory, WIDTH: tl.constexpr):
         at = begin + tl.arange(0, WIDTH)
         exists = at < length_a
         ids = load_ids(ours, at, exists, memory)
-        found, _r, _s = met_in(theirs, theirs, ids, at, length_b, memory, False, False, WIDTH)
-        found = tl.where(exists, found, 0)
+        found = tl.where(exists, num_met_in(theirs, ids, length_b, memory, WIDTH), 0)
         num_found = tl.sum((found > 0).to(tl.int32), 0)
         any_found += num_found
         if num_found > 0:  # few rows have an id in common, and only they need to know the ids' ranks
-            count, rank, _s = met_in(ours, ours, ids, at, length_a, memory, True, False, WIDTH)
+            count = tl.zeros([WIDTH], tl.int32)
+            rank = tl.zeros([WIDTH], tl.int32)
+            chunk = 0
+            while chunk < length_a:
+                bits = met_in(ours, ids, chunk, length_a, memory, WIDTH)
+                count += num_bits(bits)
+                rank += num_bits(bits & first_bits(at - chunk))
+                chunk += WIDTH
             overlap += tl.sum((rank < found).to(tl.int32), 0)
             most += tl.sum(tl.where((rank == 0) & (found > 0), tl.maximum(count, found), 0), 0)
         begin += WIDTH
@@ -240,11 +246,11 @@ def products(
         exists = at < length
         ids = load_ids(own, at, exists, memory)
         scores = load_scores(own_scores, at, exists, memory)
-        _c, _r, sums = met_in(own, own_scores, ids, at, length, memory, False, True, WIDTH)
+        sums = sum_met_in(own, own_scores, ids, length, memory, WIDTH)
         score = scores.to(tl.float64)
         square += tl.sum(tl.where(exists, score * sums, 0.0), 0)
         if CROSS:
-            _c, _r, sums = met_in(other, other_scores, ids, at, length_other, memory, False, True, WIDTH)
+            sums = sum_met_in(other, other_scores, ids, length_other, memory, WIDTH)
             product += tl.sum(tl.where(exists, score * sums, 0.0), 0)
         begin += WIDTH
     return square, product
@@ -270,8 +276,7 @@ def over_scores(a, row, memory, WIDTH: tl.constexpr):
         exists = at < length_b
         ids = load_ids(theirs, at, exists, memory)
         loaded = load_scores(scores, at, exists, memory)
-        found, _r, _s = met_in(ours, ours, ids, at, length_a, memory, False, False, WIDTH)
-        common = exists & (found > 0)
+        common = exists & (num_met_in(ours, ids, length_a, memory, WIDTH) > 0)
         num_common = tl.sum(common.to(tl.int32), 0)
         if num_common > 0:  # few rows have an id in common, and only they have anything to add up
             number += num_common

@@ -52,6 +52,8 @@ def _row(number: int, launch: Launch, groups: Groups) -> LaunchRow:
     reason = REASONS[launch.kernel]
     if launch.kernel == "values" and not all(kind in ("same", "fill_rows", "null_rows") for kind in launch.structures):
         reason += "; apart, because finding their elements takes twice the registers"
+    if launch.draws:
+        reason = "a draw depends on row, position, rate and salt alone: made once for all lists that share it"
     if launch.picked:
         reason += "; apart, because elements in the order of their picks need not find their rows"
     if launch.float64:
@@ -85,6 +87,8 @@ def _work(launch: Launch, groups: Groups) -> str:
     together = (
         f", {sum(map(len, bundles))} of them in {len(bundles)} bundles of neighbouring dense columns" if bundles else ""
     )
+    if launch.draws:
+        return f"{number} draws of {tiles.draw[1]} positions a row, {tiles.draw[0]} rows at a time"
     return {
         "lanes": f"{number} lanes in tiles of {tiles.lane} rows, costly chains first{together}",
         "scan": f"{number} lists, {tiles.scan} rows at a time",

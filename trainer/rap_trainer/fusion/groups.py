@@ -12,10 +12,13 @@ from itertools import accumulate, groupby, pairwise
 
 from rap_contract.types import Dtype
 
+from rap_trainer.fusion.bundles import bundled
+from rap_trainer.fusion.draws import selected_by_row, shared_draws
 from rap_trainer.fusion.ops.step import Step
 from rap_trainer.fusion.slot import Slot
 from rap_trainer.fusion.stages import (
     Comparison,
+    Draw,
     JointComparison,
     Lane,
     LaneForm,
@@ -24,6 +27,7 @@ from rap_trainer.fusion.stages import (
     Selection,
     Stage,
     chain_of,
+    operands_of,
 )
 from rap_trainer.fusion.words import COMPARISON_KINDS
 
@@ -46,6 +50,10 @@ class Tiles:
     """Rows of a scan."""
     select: tuple[int, int] = (32, 128)
     """Rows and elements of a selection, and of what it picked; a program is one warp."""
+    draw: tuple[int, int] = (8, 128)
+    """Rows of a draw that many selections share, and positions: the longest list it is made for."""
+    least_shared: int = 8
+    """Selections that must share a draw: it is made for all positions, of which a list of mean length has a sixth."""
     compare: int = 32
     """Elements of one list that meet half as many of the other at once; a program of one warp takes a row."""
     scan_warps: int = 8
@@ -57,7 +65,17 @@ class Tiles:
     def interpreted(cls) -> Tiles:
         """For Triton's interpreter, whose time grows with the tile; small batches still span several tiles."""
         return cls(
-            lane=16, columns=4, bundle_rows=8, wide_lane=32, value=32, scan=16, select=(4, 8), compare=8, ahead=16
+            lane=16,
+            columns=4,
+            bundle_rows=8,
+            wide_lane=32,
+            value=32,
+            scan=16,
+            select=(4, 8),
+            draw=(4, 32),
+            least_shared=2,
+            compare=8,
+            ahead=16,
         )
 
 
@@ -102,6 +120,8 @@ class Launch:
     """values: some stage must find the row of each element."""
     picked: bool = False
     """values: each element is the next that a selection picked, and need not find its row."""
+    draws: bool = False
+    """select: its rows are the draws that selections share."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +136,10 @@ class Groups:
     selections: tuple[Selection, ...]
     selected: tuple[Operand, ...]
     """The operand of each selection."""
+    draws: tuple[Draw, ...]
+    """That selections share."""
+    by_row: frozenset[Selection]
+    """Selections whose picks are found by their draw."""
     comparisons: tuple[JointComparison, ...]
     launches: tuple[Launch, ...]
     tiles: Tiles
@@ -125,6 +149,7 @@ def group(lowered: Lowered, *, tiles: Tiles) -> Groups:
     """The launches that run a lowered graph."""
     builder = _Builder(tiles)
     builder.raw_lists = _raw_lists(lowered)
+    builder.draw(lowered)
     for number, wave in enumerate(lowered.waves):
         builder.add(number, wave)
     return builder.groups()
@@ -135,17 +160,6 @@ def steps_of(fusion: Lane | Stage | Comparison) -> tuple[Step, ...]:
     if isinstance(fusion, Lane):
         return fusion.steps
     return (*fusion.pre, *fusion.post) if isinstance(fusion, Stage) else ()
-
-
-def operands_of(fusion: Lane | Stage | Comparison) -> tuple[Operand, ...]:
-    """The lists a fusion reads by offsets."""
-    if isinstance(fusion, Lane):
-        return ()
-    if isinstance(fusion, Comparison):
-        given = (fusion.first, fusion.second, fusion.first_scores, fusion.second_scores)
-        return tuple(operand for operand in given if operand is not None)
-    other = fusion.structure.other
-    return (fusion.operand,) if other is None else (fusion.operand, other)
 
 
 def cost(lane: Lane) -> int:
@@ -178,50 +192,6 @@ def joined(comparisons: Iterable[Comparison]) -> tuple[JointComparison, ...]:
     return tuple(found.values())
 
 
-VERTICAL = frozenset(
-    {
-        "fill_float",
-        "fill_int",
-        "clamp_float",
-        "clamp_int",
-        "logit",
-        "boxcox",
-        "boxcox_log",
-        "log",
-        "log1p",
-        "affine",
-        "to_float",
-    }
-)
-"""Element functions that take another parameter for each column of a tile."""
-LEAST_BUNDLE = 4
-"""Lanes: fewer leave more than half of a tile's columns empty."""
-
-
-def bundled(lanes: Iterable[Lane], most: int) -> list[tuple[Lane, ...]]:
-    """Lanes of one form that fill neighbouring columns of the dense matrix: their rows are written in pieces, not number by number."""
-    fit = [
-        lane
-        for lane in lanes
-        if lane.destination.written == "dense" and not lane.is_list and VERTICAL.issuperset(chain_of(lane.steps))
-    ]
-    fit.sort(key=lambda lane: (lane.form, lane.destination.index))
-    runs: list[list[Lane]] = []
-    for lane in fit:
-        last = runs[-1][-1] if runs else None
-        if last is not None and last.form == lane.form and last.destination.index + 1 == lane.destination.index:
-            runs[-1].append(lane)
-        else:
-            runs.append([lane])
-    found: list[tuple[Lane, ...]] = []
-    for run in runs:
-        if len(run) >= LEAST_BUNDLE:
-            pieces = -(-len(run) // most)
-            bounds = [len(run) * n // pieces for n in range(pieces + 1)]
-            found += [tuple(run[begin:end]) for begin, end in pairwise(bounds)]
-    return found
-
-
 def _raw_lists(lowered: Lowered) -> tuple[Operand, ...]:
     found: dict[Slot, Operand] = {}
     for wave in lowered.waves:
@@ -244,8 +214,25 @@ class _Builder:
         self.num_bundles = 0
         self.stages: list[Stage] = []
         self.selections: dict[Selection, Operand] = {}
+        self.draws: tuple[Draw, ...] = ()
+        self.by_row: frozenset[Selection] = frozenset()
         self.comparisons: list[JointComparison] = []
         self.launches: list[Launch] = []
+
+    def draw(self, lowered: Lowered) -> None:
+        """The launch of the draws that selections share."""
+        self.draws = shared_draws(lowered, self.tiles.least_shared)
+        self.by_row = selected_by_row(lowered, self.draws)
+        drawing = [
+            fusion
+            for wave in lowered.waves
+            for fusion in wave
+            if any(each.selection is not None and each.selection.draw in self.draws for each in operands_of(fusion))
+        ]
+        if drawing:
+            names = tuple(dict.fromkeys(fusion.feature for fusion in drawing))
+            end = len(self.draws)
+            self.launches.append(Launch(kernel="select", wave=0, first=0, end=end, features=names, draws=True))
 
     def add(self, number: int, wave: tuple[Lane | Stage | Comparison, ...]) -> None:
         """The launches of one wave."""
@@ -347,6 +334,8 @@ class _Builder:
             stages=tuple(self.stages),
             selections=tuple(self.selections),
             selected=tuple(self.selections.values()),
+            draws=self.draws,
+            by_row=self.by_row,
             comparisons=tuple(self.comparisons),
             launches=tuple(self.launches),
             tiles=self.tiles,

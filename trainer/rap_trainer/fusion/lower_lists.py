@@ -26,6 +26,7 @@ from rap_trainer.fusion.stages import (
     NO_LIMIT,
     Comparison,
     Destination,
+    Draw,
     Operand,
     Selection,
     Stage,
@@ -174,8 +175,7 @@ class ListLowering:
             selection = replace(
                 selection or Selection(slot=operand.slot),
                 limit=walk.limit_before,
-                rate_word=math.ceil(walk.sample.rate * 2**53),
-                salt=walk.sample.salt,
+                draw=Draw(salt=walk.sample.salt, rate_word=math.ceil(walk.sample.rate * 2**53)),
             )
         if selection is not None and selection.packs and walk.structure is None:
             selection = replace(selection, keep=walk.limit_after)

@@ -13,19 +13,22 @@ import triton.language as tl
 
 from rap_trainer.fusion.ops.apply import apply_chain
 from rap_trainer.fusion.values_kernel import load_operand, store_elements
+from rap_trainer.fusion.warp import owners
 from rap_trainer.fusion.words import (
     LIST_CAPACITY,
     LIST_CHAINS,
+    LIST_DRAW,
     LIST_OFFSETS,
     LIST_POST,
     LIST_PRE,
     LIST_WORDS,
     OPERAND_CHOSEN,
     OPERAND_OFFSETS,
+    OPERAND_STARTS,
 )
 
 
-@triton.jit(do_not_specialize=["first", "num_stages", "num_slots", "num_rows", "num_ids"])
+@triton.jit(do_not_specialize=["first", "num_stages", "num_slots", "num_rows", "capacity", "num_ids"])
 def picked_kernel(
     entries,
     first,
@@ -38,19 +41,27 @@ def picked_kernel(
     counts,
     offsets,
     chosen,
+    places,
     bases,
     ids,
     weights,
     counters,
     num_rows,
+    capacity,
     num_ids,
     CHAINS: tl.constexpr,
     WEIGHTED: tl.constexpr,
     FLOAT: tl.constexpr,
     ROWS: tl.constexpr,
     TILE: tl.constexpr,
+    POSITIONS: tl.constexpr,
+    BALLOTS: tl.constexpr,
 ):
-    """Stages [first, first + num_stages) x the groups of ROWS rows that their selections packed."""
+    """Stages [first, first + num_stages) x the groups of ROWS rows that their selections packed.
+
+    `places`, of `draw_kernel`, tells the picks of stages with a draw, unless a row of the group is too long for it. `capacity`: rows of each draw there.
+    BALLOTS: of `warp`.
+    """
     memory = (steps, ints, floats, pointers, num_slots, counters)
     groups = (num_rows + ROWS - 1) // ROWS
     item = tl.program_id(0)
@@ -62,11 +73,24 @@ def picked_kernel(
         end = tl.load(own + tl.minimum(first_row + ROWS, num_rows)).to(tl.int64)
         end = tl.minimum(end, tl.load(entry + LIST_CAPACITY)).to(tl.int32)
         picks = chosen + tl.load(entry + OPERAND_CHOSEN) - at
-        picks += tl.load(offsets + tl.load(entry + OPERAND_OFFSETS) + first_row)
+        sources = offsets + tl.load(entry + OPERAND_OFFSETS)
+        picks += tl.load(sources + first_row)
+        draw = tl.load(entry + LIST_DRAW)
+        lane = tl.arange(0, TILE if BALLOTS else ROWS) % ROWS
+        begins, place, origin = lane, lane, lane
+        if draw >= 0:
+            rows = (own, sources, counts + tl.load(entry + OPERAND_STARTS))
+            draw, begins, place, origin = ranges(rows, draw, first_row, lane, num_rows, ROWS, POSITIONS)
+        own_places = places + draw * capacity * POSITIONS
+        ahead = tl.zeros([TILE], tl.int32)
         while at < end:
             element = at + tl.arange(0, TILE)
             mask = element < end
-            source = tl.load(picks + element, mask=mask, other=0)
+            if draw >= 0:
+                drawn, source, ahead = owners(begins, place, origin, at, ahead, TILE, BALLOTS)
+                source += tl.load(own_places + (drawn + element), mask=mask, other=0).to(tl.int32)
+            else:
+                source = tl.load(picks + element, mask=mask, other=0)
             i, f, null, weight = load_operand(entry, element, source, mask, memory, counts, 0, entry, WEIGHTED, FLOAT)
             for part in tl.static_range(2):
                 chain = tl.load(entry + LIST_CHAINS + part)
@@ -75,3 +99,24 @@ def picked_kernel(
             store_elements(entry, i, f, weight, element, mask, pointers, (bases, ids, weights, num_ids), WEIGHTED)
             at += TILE
         item += tl.num_programs(0)
+
+
+@triton.jit
+def ranges(rows, draw, first_row, lane, num_rows, ROWS: tl.constexpr, POSITIONS: tl.constexpr):
+    """(the draw, or -1 if a row is too long for it; where the elements of each row that has any begin, what leads from them to `places`, where its list begins).
+
+    `rows`: where elements begin, where lists do, the rows that have elements one after the other.
+    """
+    own, sources, filled = rows
+    row = first_row + lane
+    mask = row < num_rows
+    begin = tl.load(own + row, mask=mask, other=0)
+    number = tl.sum(
+        ((tl.load(own + row + 1, mask=mask, other=0) > begin) & (tl.arange(0, lane.shape[0]) < ROWS)).to(tl.int32), 0
+    )
+    origin = tl.load(sources + row, mask=mask, other=0)
+    longest = tl.max(tl.load(sources + row + 1, mask=mask, other=0) - origin, 0)
+    filled_row = tl.load(filled + row, mask=lane < number, other=0)
+    begin = tl.load(own + filled_row, mask=lane < number, other=2**31 - 1)
+    origin = tl.load(sources + filled_row, mask=lane < number, other=0)
+    return tl.where(longest <= POSITIONS, draw, -1), begin, filled_row * POSITIONS - begin, origin

@@ -12,6 +12,7 @@ from rap_trainer.fusion.bases_kernel import bases_kernel
 from rap_trainer.fusion.binding import Binding
 from rap_trainer.fusion.buffers import DeviceTables, Outputs, Scratch
 from rap_trainer.fusion.compare_kernel import compare_kernel
+from rap_trainer.fusion.draw_kernel import draw_kernel
 from rap_trainer.fusion.groups import Launch, Tiles
 from rap_trainer.fusion.lanes_kernel import lanes_kernel
 from rap_trainer.fusion.ops.codes import CODES
@@ -61,7 +62,8 @@ class Runner:
         programs = self._programs(launch, binding.num_rows)
         if programs > 0:
             grid = (programs if max_programs is None else min(programs, max_programs),)
-            getattr(self, "_picked" if launch.picked else f"_{launch.kernel}")(grid, launch, binding, outputs)
+            kind = "picked" if launch.picked else "draw" if launch.draws else launch.kernel
+            getattr(self, f"_{kind}")(grid, launch, binding, outputs)
 
     def _programs(self, launch: Launch, num_rows: int) -> int:
         num = launch.end - launch.first
@@ -74,7 +76,9 @@ class Runner:
             "select": num * triton.cdiv(num_rows, self.tiles.select[0]),
             "compare": num * num_rows,
         }.get(launch.kernel, num)
-        if launch.picked:
+        if launch.draws:
+            items = num * triton.cdiv(num_rows, self.tiles.draw[0])
+        elif launch.picked:
             items = num * triton.cdiv(num_rows, self.tiles.select[0])
         elif launch.kernel == "values":  # the number of their tiles is known on the device alone
             items = VALUE_PROGRAMS_PER_SM * (self.num_multiprocessors or 1)
@@ -91,6 +95,10 @@ class Runner:
     def _warps(self, grid: tuple[int], launch: Launch, num_rows: int) -> int:
         """Of a program that is best alone with one warp: more where the grid is bounded and programs are few."""
         return 1 if grid[0] == self._programs(launch, num_rows) else BOUNDED_WARPS
+
+    def _ballots(self, warps: int) -> bool:
+        """Of `warp`."""
+        return warps == 1 and self.tiles.select[1] == ONE_WARP_TILE and self.num_multiprocessors is not None
 
     def _lanes(self, grid: tuple[int], launch: Launch, binding: Binding, outputs: Outputs) -> None:
         present = outputs.present_BF
@@ -152,6 +160,22 @@ class Runner:
             num_warps=self.tiles.scan_warps,
         )
 
+    def _draw(self, grid: tuple[int], launch: Launch, binding: Binding, outputs: Outputs) -> None:
+        del outputs
+        draw_kernel[grid](
+            launch.first,
+            launch.end,
+            self.tables.draws,
+            binding.row_ids_B,
+            binding.num_rows,
+            self.row_capacity,
+            self.scratch.drawn,
+            self.scratch.places,
+            ROWS=self.tiles.draw[0],
+            POSITIONS=self.tiles.draw[1],
+            num_warps=4,
+        )
+
     def _select(self, grid: tuple[int], launch: Launch, binding: Binding, outputs: Outputs) -> None:
         del outputs
         warps = self._warps(grid, launch, binding.num_rows)
@@ -166,6 +190,7 @@ class Runner:
             self.scratch.counts,
             self.scratch.chosen,
             self.scratch.hashes,
+            self.scratch.drawn,
             self.tables.mixed,
             self.tables.mixed.numel(),
             binding.row_ids_B,
@@ -173,7 +198,8 @@ class Runner:
             self.row_capacity,
             ROWS=self.tiles.select[0],
             TILE=self.tiles.select[1] * warps,
-            BALLOTS=warps == 1 and self.tiles.select[1] == ONE_WARP_TILE and self.num_multiprocessors is not None,
+            POSITIONS=self.tiles.draw[1],
+            BALLOTS=self._ballots(warps),
             num_warps=warps,
             maxnreg=LIST_REGISTERS,
         )
@@ -248,17 +274,21 @@ class Runner:
             self.scratch.counts,
             self.scratch.offsets,
             self.scratch.chosen,
+            self.scratch.places,
             self.scratch.bases,
             outputs.ids_N,
             _weights(outputs),
             outputs.counters,
             binding.num_rows,
+            self.row_capacity,
             outputs.ids_N.numel(),
             CHAINS=_chains(launch),
             WEIGHTED=outputs.weights_N is not None,
             FLOAT=tl.float64 if launch.float64 else tl.float32,
             ROWS=self.tiles.select[0],
             TILE=self.tiles.select[1] * warps,
+            POSITIONS=self.tiles.draw[1],
+            BALLOTS=self._ballots(warps),
             num_warps=warps,
         )
 

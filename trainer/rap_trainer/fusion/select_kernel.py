@@ -4,7 +4,8 @@
 
 A program of one warp takes a group of rows; their elements lie one after the other. What remains is packed per group
 into `chosen`, and each row learns where its part starts and how many there are. Rows talk to elements through memory and
-a barrier of the program. sample: hash_128_to_64(hash_128_to_64(salt, twang_mix64(row id)), twang_mix64(position)).
+a barrier of the program. A draw that selections share has been made before (`draw_kernel`); a selection of nothing else counts its rows' bits,
+and which elements they are is found by whoever reads them.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from rap_trainer.fusion.bits import first_bits, num_bits
+from rap_trainer.fusion.draw_kernel import row_hashes, sampled
 from rap_trainer.fusion.lists import raw_length, row_of
 from rap_trainer.fusion.ops.elements import null_flags
-from rap_trainer.fusion.ops.sigrid_hash import hash_128_to_64, twang_mix64
+from rap_trainer.fusion.ops.sigrid_hash import twang_mix64
 from rap_trainer.fusion.warp import lasts, ranks, running_max
 from rap_trainer.fusion.words import (
     OPERAND_CHOSEN,
@@ -23,6 +26,8 @@ from rap_trainer.fusion.words import (
     OPERAND_SLOT,
     OPERAND_STARTS,
     PROPAGATE,
+    SELECTION_BY_ROW,
+    SELECTION_DRAW,
     SELECTION_HASHES,
     SELECTION_KEEP,
     SELECTION_LANDMARKS,
@@ -50,6 +55,7 @@ def select_kernel(
     counts,
     chosen,
     hashes,
+    drawn,
     mixed,
     num_mixed,
     row_ids,
@@ -57,14 +63,15 @@ def select_kernel(
     capacity,
     ROWS: tl.constexpr,
     TILE: tl.constexpr,
+    POSITIONS: tl.constexpr,
     BALLOTS: tl.constexpr,
 ):
-    """Selections [first, end) x groups of ROWS rows. `capacity`: rows of each part of `counts`.
+    """Selections [first, end) x groups of ROWS rows. `capacity`: rows of each part of `counts`, and of each draw.
 
     `counts` has three parts a selection: counts, starts, flags of null rows. `mixed`: twang_mix64 of the positions
     0..num_mixed - 1. BALLOTS: of `warp`.
     """
-    lists = (offsets, landmarks, counts, chosen, hashes)
+    lists = (offsets, landmarks, counts, chosen, hashes, drawn)
     groups = (num_rows + ROWS - 1) // ROWS
     item = tl.program_id(0)
     while item < (end - first) * groups:
@@ -83,6 +90,7 @@ def select_kernel(
             num_mixed,
             ROWS,
             TILE,
+            POSITIONS,
             BALLOTS,
         )
         item += tl.num_programs(0)
@@ -102,23 +110,91 @@ def select_rows(
     num_mixed,
     ROWS: tl.constexpr,
     TILE: tl.constexpr,
+    POSITIONS: tl.constexpr,
     BALLOTS: tl.constexpr,
 ):
-    """What remains of a group of rows. `lists`: (offsets, landmarks, counts, chosen, hashes)."""
-    offsets, landmarks, counts, chosen, hashes = lists
+    """What remains of a group of rows. `lists`: (offsets, landmarks, counts, chosen, hashes, drawn)."""
+    offsets, landmarks, counts, chosen, hashes, drawn = lists
+    row = first_row + tl.arange(0, ROWS)
+    mask = row < num_rows
+    length = raw_length(selection, row, mask, pointers, num_slots)
+    draw = tl.load(selection + SELECTION_DRAW)
+    draw = tl.where(tl.max(length, 0) <= POSITIONS, draw, -1)
+    drawn += draw * capacity * (POSITIONS // 32)
+    starts = counts + tl.load(selection + OPERAND_STARTS)
+    taken = length
+    if (draw >= 0) & (tl.load(selection + SELECTION_BY_ROW) != 0):
+        taken = count_drawn(selection, row, mask, length, drawn, starts + first_row, POSITIONS)
+    else:
+        where = (offsets, landmarks, chosen, hashes, drawn)
+        taken = select_elements(
+            selection,
+            first_row,
+            num_rows,
+            capacity,
+            length,
+            draw,
+            row_ids,
+            pointers,
+            num_slots,
+            where,
+            starts,
+            mixed,
+            num_mixed,
+            ROWS,
+            TILE,
+            POSITIONS,
+            BALLOTS,
+        )
+    tl.store(counts + tl.load(selection + OPERAND_COUNTS) + row, taken, mask=mask)
+
+
+@triton.jit
+def count_drawn(selection, row, mask, length, drawn, filled, POSITIONS: tl.constexpr):
+    """int32 [R]: how many elements of each row are drawn, -1 of a null row. `filled`: gets the rows that have any, one after the other."""
+    limit = tl.minimum(tl.load(selection + SELECTION_LIMIT), UNLIMITED).to(tl.int32)
+    reached = tl.minimum(length, limit)
+    number = tl.zeros(row.shape, tl.int32)
+    for word in tl.static_range(POSITIONS // 32):
+        bits = tl.load(drawn + row * (POSITIONS // 32) + word, mask=mask, other=0)
+        number += num_bits(bits & first_bits(reached - 32 * word))
+    number = tl.minimum(number, tl.minimum(tl.load(selection + SELECTION_KEEP), UNLIMITED).to(tl.int32))
+    has = (number > 0).to(tl.int32)
+    tl.store(filled + tl.cumsum(has, 0) - 1, row, mask=mask & (has != 0))
+    return tl.where(length < 0, -1, number)
+
+
+@triton.jit
+def select_elements(
+    selection,
+    first_row,
+    num_rows,
+    capacity,
+    length,
+    draw,
+    row_ids,
+    pointers,
+    num_slots,
+    where,
+    starts,
+    mixed,
+    num_mixed,
+    ROWS: tl.constexpr,
+    TILE: tl.constexpr,
+    POSITIONS: tl.constexpr,
+    BALLOTS: tl.constexpr,
+):
+    """int32 [R]: elements of each row that remain, -1 of a null row, element by element. `where`: (offsets, landmarks, chosen, hashes, drawn)."""
+    offsets, landmarks, chosen, hashes, drawn = where
     last_row = tl.minimum(first_row + ROWS, num_rows)
     row = first_row + tl.arange(0, ROWS)
     mask = row < num_rows
     mode = tl.load(selection + SELECTION_MODE)
-    starts = counts + tl.load(selection + OPERAND_STARTS)
     flags = starts + capacity
-    length = raw_length(selection, row, mask, pointers, num_slots)
     if mode == PROPAGATE:
         tl.store(flags + row, tl.zeros([ROWS], tl.int32), mask=mask)
-    if tl.load(selection + SELECTION_RATE) >= 0:
-        row_id = tl.load(row_ids + row, mask=mask, other=0)
-        salt = tl.load(selection + SELECTION_SALT) + tl.zeros_like(row_id)
-        row_hash = hash_128_to_64(salt, twang_mix64(row_id))
+    if (draw < 0) & (tl.load(selection + SELECTION_RATE) >= 0):
+        row_hash = row_hashes(tl.load(selection + SELECTION_SALT), row_ids, row, mask)
         tl.store(hashes + tl.load(selection + SELECTION_HASHES) + row, row_hash, mask=mask)
     tl.debug_barrier()
     begin, stop = first_row, last_row
@@ -130,16 +206,30 @@ def select_rows(
         flag_null_rows(selection, begin, stop, pointers, num_slots, offsets, landmarks, flags, TILE)
     taken = length
     if tl.load(selection + OPERAND_CHOSEN) >= 0:
-        where = (offsets, chosen, starts, hashes)
+        where = (offsets, chosen, starts, hashes, drawn)
         stop = pick(
-            selection, first_row, begin, stop, length, pointers, num_slots, where, mixed, num_mixed, ROWS, TILE, BALLOTS
+            selection,
+            first_row,
+            begin,
+            stop,
+            length,
+            draw,
+            pointers,
+            num_slots,
+            where,
+            mixed,
+            num_mixed,
+            ROWS,
+            TILE,
+            POSITIONS,
+            BALLOTS,
         )
         taken = taken_of(starts, row, mask, length, last_row, stop)
     null = length < 0
     if mode == PROPAGATE:
         tl.debug_barrier()
         null = null | (tl.load(flags + row, mask=mask, other=0) != 0)
-    tl.store(counts + tl.load(selection + OPERAND_COUNTS) + row, tl.where(null, -1, taken), mask=mask)
+    return tl.where(null, -1, taken)
 
 
 @triton.jit
@@ -200,6 +290,7 @@ def pick(
     begin,
     end,
     length,
+    draw,
     pointers,
     num_slots,
     where,
@@ -207,10 +298,11 @@ def pick(
     num_mixed,
     ROWS: tl.constexpr,
     TILE: tl.constexpr,
+    POSITIONS: tl.constexpr,
     BALLOTS: tl.constexpr,
 ):
-    """Packs the places of a group's remaining elements; the end of the last row's. `where`: (offsets, chosen, starts, hashes)."""
-    offsets, chosen, starts, hashes = where
+    """Packs the places of a group's remaining elements; the end of the last row's. `where`: (offsets, chosen, starts, hashes, drawn)."""
+    offsets, chosen, starts, hashes, drawn = where
     known = tl.max(length, 0) <= num_mixed
     mode = tl.load(selection + SELECTION_MODE)
     rate = tl.load(selection + SELECTION_RATE)
@@ -218,7 +310,8 @@ def pick(
     most = tl.load(selection + SELECTION_KEEP)
     own = offsets + tl.load(selection + OPERAND_OFFSETS) + first_row
     picks = chosen + tl.load(selection + OPERAND_CHOSEN)
-    row_hashes = hashes + tl.load(selection + SELECTION_HASHES) + first_row
+    hashes_of_rows = hashes + tl.load(selection + SELECTION_HASHES) + first_row
+    drawn += first_row * (POSITIONS // 32)
     starts += first_row
     mark_rows(own, length, begin, end, picks, ROWS, TILE)
     mark_ahead = tl.zeros([TILE], tl.int32)
@@ -239,9 +332,14 @@ def pick(
             keep = (exists & (null == 0)).to(tl.int32)
             position, num_stay, stay_ahead = ranked(keep, num_stay, stay_ahead, is_first, BALLOTS)
         if rate >= 0:
-            row_hash = tl.load(row_hashes + row, mask=exists, other=0)
-            drawn = sampled(row_hash, position, rate, known, mixed, exists)
-            keep = tl.where(drawn & (position < limit), keep, 0)
+            takes = exists
+            if draw >= 0:
+                bits = tl.load(drawn + row * (POSITIONS // 32) + (position >> 5), mask=exists, other=0)
+                takes = ((bits >> (position & 31)) & 1) != 0
+            else:
+                row_hash = tl.load(hashes_of_rows + row, mask=exists, other=0)
+                takes = sampled(row_hash, mixed_of(position, known, mixed, exists), rate)
+            keep = tl.where(takes & (position < limit), keep, 0)
         if most < UNLIMITED:
             keep = first_of_row(keep, most, position, is_first, exists, start_ahead - num_kept, BALLOTS)
         before, number = ranks(keep, BALLOTS)
@@ -302,13 +400,11 @@ def ranked(flags, before, ahead, is_first, BALLOTS: tl.constexpr):
 
 
 @triton.jit
-def sampled(row_hash, position, rate, known, mixed, exists):
-    """Whether elements are drawn: the upper 53 bits of their hash are below `rate`."""
-    word = tl.zeros(row_hash.shape, tl.int64)
+def mixed_of(position, known, mixed, exists):
+    """twang_mix64 of positions, which are `known` if the table holds those of all."""
+    word = tl.zeros(position.shape, tl.int64)
     if known:
         word = tl.load(mixed + position, mask=exists, other=0)
     else:
         word = twang_mix64(position.to(tl.int64))
-    hashed = hash_128_to_64(row_hash, word).to(tl.uint64, bitcast=True)
-    last = ((rate << 11) - 1).to(tl.uint64, bitcast=True)
-    return (hashed <= last) & (rate > 0)
+    return word

@@ -72,6 +72,14 @@ class LaneForm(NamedTuple):
     is_list: bool
 
 
+class Draw(NamedTuple):
+    """What decides of a row and a position whether a sample takes the element there."""
+
+    salt: int
+    rate_word: int
+    """It is taken if its 53-bit hash is below this."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Selection:
     """Which elements of a list remain: nulls collapsed, a sample drawn. Null rows count -1."""
@@ -82,16 +90,15 @@ class Selection:
     mode: Literal["propagate", "skip", "none"] = "none"
     limit: int = NO_LIMIT
     """Elements per row that reach the sample."""
-    rate_word: int | None = None
-    """An element is sampled if its 53-bit hash is below this."""
-    salt: int = 0
+    draw: Draw | None = None
+    """The sample; None: all that reach it."""
     keep: int = NO_LIMIT
     """Elements per row that remain after the sample."""
 
     @property
     def packs(self) -> bool:
         """Whether what remains is written down, place by place; else only null rows are found."""
-        return self.mode == "skip" or self.rate_word is not None
+        return self.mode == "skip" or self.draw is not None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,3 +202,14 @@ class Lowered:
     @property
     def outputs(self) -> tuple[Lane | Stage | Comparison, ...]:
         return self.waves[-1]
+
+
+def operands_of(fusion: Lane | Stage | Comparison) -> tuple[Operand, ...]:
+    """The lists a fusion reads by offsets."""
+    if isinstance(fusion, Lane):
+        return ()
+    if isinstance(fusion, Comparison):
+        given = (fusion.first, fusion.second, fusion.first_scores, fusion.second_scores)
+        return tuple(operand for operand in given if operand is not None)
+    other = fusion.structure.other
+    return (fusion.operand,) if other is None else (fusion.operand, other)

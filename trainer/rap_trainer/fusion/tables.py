@@ -145,7 +145,7 @@ class Tables:
     def _add_selection(self, selection: Selection, operand: Operand) -> None:
         self._counts[selection] = self.num_counts
         self.num_counts += 3 * self.sizes.batch_size
-        if selection.rate_word is not None:
+        if selection.draw is not None:
             self._hashes[selection] = self.num_hashes
             self.num_hashes += self.sizes.batch_size
         if operand.is_list and selection.packs:
@@ -195,7 +195,7 @@ class Tables:
     def _add_stage(self, stage: Stage, chains: tuple[int, int], places: Mapping[int, Place]) -> None:
         """The entry of a stage."""
         capacity = self.sizes.stage(stage)
-        destination, structure = stage.destination, stage.structure
+        destination, structure, selection = stage.destination, stage.structure, stage.operand.selection
         sources = (*self._operand(stage.operand), *self._operand(structure.other))
         offsets, landmarks = -1, (-1, 0)
         if not stage.keeps_positions or destination.slot is not None:
@@ -223,23 +223,32 @@ class Tables:
             weights,
             capacity,
             *chains,
+            self._draw(selection) if selection in self.groups.by_row else -1,
         )
         self.entries.append(padded((*sources, *words), 40))
         self.capacities.append(capacity)
 
     def _selection_row(self, selection: Selection, operand: Operand) -> tuple[int, ...]:
+        draw = selection.draw
         plain = Operand(slot=operand.slot, dtype=operand.dtype, is_list=operand.is_list, selection=selection)
         words = (
             -1 if selection.partner is None else self.slot(selection.partner),
             MODES.index(selection.mode),
             selection.limit,
-            -1 if selection.rate_word is None else selection.rate_word,
-            selection.salt,
+            -1 if draw is None else draw.rate_word,
+            0 if draw is None else draw.salt,
             self._hashes.get(selection, -1),
             self._landmarks.get(operand.slot, -1),
             selection.keep,
+            self._draw(selection),
+            int(selection in self.groups.by_row),
         )
-        return padded((*self._operand(plain), *words), 16)
+        return padded((*self._operand(plain), *words), 24)
+
+    def _draw(self, selection: Selection | None) -> int:
+        """The place of a selection's draw among those that are shared, or -1."""
+        draws = self.groups.draws
+        return -1 if selection is None or selection.draw not in draws else draws.index(selection.draw)
 
     def _comparison_row(self, comparison: JointComparison) -> tuple[int, ...]:
         given = (comparison.first, comparison.second, comparison.first_scores, comparison.second_scores)

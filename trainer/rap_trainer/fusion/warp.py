@@ -44,6 +44,21 @@ LASTS = tl.constexpr(
 """Of marks, and of the mark ahead in $12: the last mark up to each element, and the last of all."""
 LASTS_OPERANDS = tl.constexpr(_OUTPUTS + ",r" * 8)
 
+OWNERS = tl.constexpr(
+    "{ .reg .b32 r, m, t, j, n, upto; mov.u32 upto, %lanemask_le; sub.s32 r, $12, $24; mov.u32 n, $28; "
+    + " ".join(
+        "shl.b32 m, 1, r; redux.sync.or.b32 m, m, 0xffffffff; and.b32 t, m, upto; popc.b32 t, t; add.s32 j, n, t; add.s32 j, j, -1; "
+        f"shfl.sync.idx.b32 ${k}, $16, j, 31, 0xffffffff; shfl.sync.idx.b32 ${4 + k}, $20, j, 31, 0xffffffff; "
+        "popc.b32 t, m; add.s32 n, n, t; add.s32 r, r, -32;"
+        for k in range(4)
+    )
+    + " ".join(f"mov.u32 ${8 + k}, n;" for k in range(4))
+    + " }"
+)
+"""Of what ranges hold (begin in $12, two numbers in $16 and $20, each lane one range), the first element in $24 and how many ranges begin before it
+in $28: the two numbers of the range of each element, and how many ranges begin before the next tile. A shift of 32 or more gives 0."""
+OWNERS_OPERANDS = tl.constexpr(",".join(["=&r"] * 12) + ",r" * 20)
+
 
 @triton.jit
 def larger(a, b):
@@ -81,3 +96,26 @@ def lasts(marks, ahead, BALLOTS: tl.constexpr):
         last = running_max(marks, ahead)
         end = tl.zeros_like(marks) + tl.max(last, 0)
     return last, end
+
+
+@triton.jit
+def owners(begins, first, second, at, ahead, TILE: tl.constexpr, BALLOTS: tl.constexpr):
+    """(`first` and `second` of the range that holds each of the elements from `at` on, ranges that begin before the next tile), int32 [T].
+
+    Ranges lie one after the other, none of them empty; `begins` of none is past all elements. BALLOTS: the three are [T] and hold 32 ranges over and over.
+    `ahead`: ranges that begin before `at`.
+    """
+    if BALLOTS:
+        one, two, ahead = tl.inline_asm_elementwise(
+            OWNERS,
+            OWNERS_OPERANDS,
+            [begins, first, second, at + tl.zeros_like(begins), ahead],
+            dtype=(tl.int32, tl.int32, tl.int32),
+            is_pure=False,
+            pack=4,
+        )
+    else:
+        element = at + tl.arange(0, TILE)
+        number = tl.sum((begins[None, :] <= element[:, None]).to(tl.int32), 1) - 1
+        one, two = tl.gather(first, number, 0), tl.gather(second, number, 0)
+    return one, two, ahead

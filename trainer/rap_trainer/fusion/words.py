@@ -74,6 +74,7 @@ LIST_TARGET = tl.constexpr(31)  # ids: the sparse feature; scratch: the slot
 LIST_WEIGHTS = tl.constexpr(32)  # scratch slot of the weights, or -1
 LIST_CAPACITY = tl.constexpr(33)  # elements the destination holds
 LIST_CHAINS = tl.constexpr(34)  # which of the launch's chains: before the structure, after it
+LIST_DRAW = tl.constexpr(36)  # picked: the draw by which its picks are found, or -1
 
 SAME = tl.constexpr(0)
 NGRAM = tl.constexpr(1)
@@ -85,7 +86,7 @@ NULL_ROWS = tl.constexpr(6)
 STRUCTURES = ("same", "ngram", "windows", "onehot", "cartesian", "fill_rows", "null_rows")
 
 # One row for each selection.
-SELECTION_WORDS = tl.constexpr(16)
+SELECTION_WORDS = tl.constexpr(24)
 SELECTION_OPERAND = tl.constexpr(0)  # counts and positions are where this operand's consumers look
 SELECTION_PARTNER = tl.constexpr(8)  # slot, or -1
 SELECTION_MODE = tl.constexpr(9)
@@ -95,9 +96,18 @@ SELECTION_SALT = tl.constexpr(12)
 SELECTION_HASHES = tl.constexpr(13)  # where the hashes of its rows begin
 SELECTION_LANDMARKS = tl.constexpr(14)  # where the landmarks of its list begin
 SELECTION_KEEP = tl.constexpr(15)  # limit after the sample
+SELECTION_DRAW = tl.constexpr(16)  # the draw it shares, or -1
+SELECTION_BY_ROW = tl.constexpr(
+    17
+)  # its consumers find its picks by the draw: they are written only for rows too long for it
 MODES = ("none", "propagate", "skip")
 PROPAGATE = tl.constexpr(1)
 SKIP = tl.constexpr(2)
+
+# One row for each draw that selections share.
+DRAW_WORDS = tl.constexpr(2)
+DRAW_SALT = tl.constexpr(0)
+DRAW_RATE = tl.constexpr(1)
 
 # One row for each comparison: first, second, scores of the first, of the second.
 COMPARISON_WORDS = tl.constexpr(40)

@@ -140,10 +140,12 @@ def _work(launch: Launch, groups: Groups, sizes: Sizes) -> LaunchWork:
     elif launch.kernel == "compare":
         compared = groups.comparisons[launch.first : launch.end]
         entries = [_comparison(each, sizes, rows) for each in compared]
+    elif launch.draws:
+        entries = [_draw(_nth(launch.features, n), rows, *tiles.draw) for n in range(launch.end - launch.first)]
     elif launch.kernel == "select":
         chosen = groups.selections[launch.first : launch.end]
         pieces = -(-rows // tiles.select[0])
-        entries = [_selection(each, _nth(launch.features, n), sizes, pieces) for n, each in enumerate(chosen)]
+        entries = [_selection(each, groups, _nth(launch.features, n), sizes, pieces) for n, each in enumerate(chosen)]
     else:
         entries = list(_counts(launch, sizes, tiles.scan))
     return LaunchWork(
@@ -203,7 +205,7 @@ def _kept(operand: Operand, sizes: Sizes) -> Lengths:
     if selection.mode == "skip":
         left = 1.0 - sizes.null_ratios.get(operand.slot.name, 0.0)
         lengths = tuple(length * left for length in lengths)
-    rate = 1.0 if selection.rate_word is None else min(1.0, selection.rate_word / 2.0**DRAW_BITS)
+    rate = 1.0 if selection.draw is None else min(1.0, selection.draw.rate_word / 2.0**DRAW_BITS)
     return tuple(min(min(length, selection.limit) * rate, selection.keep) for length in lengths)
 
 
@@ -221,16 +223,27 @@ def _restructured(stage: Stage, kept: Lengths, sizes: Sizes) -> Lengths:
             return kept
 
 
-def _selection(selection: Selection, feature: str, sizes: Sizes, tiles: int) -> EntryWork:
+def _draw(feature: str, rows: int, group: int, positions: int) -> EntryWork:
+    """A draw for every row and position; a flag and a place of each are written."""
+    ops = Counter({":draw": rows * positions, ":row": rows})
+    num_bytes = rows * (ID_BYTES + positions * (FLAG_BYTES + 1 / 8))
+    return EntryWork(feature=feature, num_bytes=num_bytes, ops=ops, num_tiles=-(-rows // group))
+
+
+def _selection(selection: Selection, groups: Groups, feature: str, sizes: Sizes, tiles: int) -> EntryWork:
     lengths = sizes.lengths(selection.slot)
+    row_bytes = sizes.rows * LENGTH_BYTES * 3
+    if selection in groups.by_row:
+        ops = Counter({":row": sizes.rows})
+        return EntryWork(feature=feature, num_bytes=sizes.rows * ID_BYTES + row_bytes, ops=ops, num_tiles=tiles)
     elements = sizes.rows * mean(lengths)
     ops = Counter({":select": int(elements), ":row": sizes.rows})
-    if selection.rate_word is not None:
+    if selection.draw is not None and selection.draw not in groups.draws:
         ops[":draw"] = int(sizes.rows * mean(at_most(lengths, selection.limit)))
     flags = FLAG_BYTES * (1 if selection.partner is None else 2)
     return EntryWork(
         feature=feature,
-        num_bytes=elements * (flags + FLAG_BYTES) + sizes.rows * LENGTH_BYTES * 3,
+        num_bytes=elements * (flags + FLAG_BYTES) + row_bytes,
         ops=ops,
         num_tiles=tiles,
     )
