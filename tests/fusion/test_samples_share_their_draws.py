@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from fusion.fusion_jobs import batch_of, expect_equal, fused_of, graph_of, sparse
+from fusion.fusion_jobs import batch_of, dense, expect_equal, fused_of, graph_of, sparse
 from rap_trainer.program import Program
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*encountered in.*:RuntimeWarning")  # numpy of the interpreter
@@ -26,6 +26,10 @@ FEATURES = [
     sparse("weighted", "ids", FILL, SHARED, HASH, weights="scores"),
     {**sparse("skipping", "ids", SHARED, {"firstx": {"n": 3}}, HASH), "nulls": "skip"},
     {**sparse("weighted_skipping", "more", SHARED, HASH, weights="more_scores"), "nulls": "skip"},
+    {**sparse("picked", "ids", HASH), "nulls": "skip"},
+    {**sparse("picked_first", "more", {"firstx": {"n": 3}}, HASH, weights="more_scores"), "nulls": "skip"},
+    {**sparse("moved", "few", {"ngram": {"n": 2}}, HASH), "nulls": "skip"},
+    {**dense("compared", "ids", {"idOverlapCount": {"match": "few"}}, FILL), "nulls": "skip"},
     sparse("all", "ids", FILL, {"sample": {"rate": 1.0}}, HASH),
     sparse("all_again", "more", FILL, {"sample": {"rate": 1.0}}, HASH),
     sparse("none", "ids", FILL, {"sample": {"rate": 0.0}}, HASH),
@@ -43,8 +47,8 @@ def check(longest: int, rows: int, device: str, *, times: int = 1) -> None:
     for nulls in ((), NULLS):
         raw = batch_of(graph, rows, seed=longest, nulls=nulls, device=device, longest=longest)
         expect_equal(fused.run(raw), program.run(raw))
-    assert len(fused.groups.draws) == 3
-    assert fused.groups.by_row
+    assert 4 in {draw.salt for draw in fused.groups.draws}
+    assert {*fused.groups.found.values()} == {"by_row", "by_place"}
 
 
 @pytest.mark.parametrize("longest", LENGTHS.values(), ids=LENGTHS)

@@ -85,6 +85,9 @@ def locate(operand, row, memory):
     first = row
     if picks >= 0:
         first = tl.load(counts + tl.load(operand + OPERAND_STARTS) + row)
+        if first < 0:  # its picks are all elements of the row
+            first = -1 - first
+            picks = tl.full([], -1, tl.int64)
     else:
         begins = tl.load(operand + OPERAND_OFFSETS)
         if begins >= 0:

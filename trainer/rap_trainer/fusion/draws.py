@@ -1,8 +1,9 @@
-"""Which draws of samples selections share, and whose picks are found by them. Pure and deterministic."""
+"""Which draws of samples selections share, and whose picks are found without being written down. Pure and deterministic."""
 
 from __future__ import annotations
 
 from collections import Counter
+from typing import Literal
 
 from rap_trainer.fusion.stages import Comparison, Draw, Lane, Lowered, Selection, Stage, operands_of
 
@@ -13,15 +14,25 @@ def shared_draws(lowered: Lowered, least: int) -> tuple[Draw, ...]:
     return tuple(draw for draw, number in taken.items() if number >= least)
 
 
-def selected_by_row(lowered: Lowered, draws: tuple[Draw, ...]) -> frozenset[Selection]:
-    """Selections of a shared draw and nothing else, of which only stages read that keep the picks: a row's draw tells where each pick lies."""
-    return frozenset(
-        selection
-        for selection, readers in _readers(lowered).items()
-        if selection.draw in draws
-        and selection.mode == "none"
-        and all(isinstance(reader, Stage) and reader.keeps_picks for reader in readers)
-    )
+Found = Literal["by_row", "by_place"]
+
+
+def ways_to_find(lowered: Lowered, draws: tuple[Draw, ...]) -> dict[Selection, Found]:
+    """How picks are found that need not be written down, if rows are short enough for their draw and the only nulls are lists of one null.
+
+    by_row: by stages that take the picks of a group in order, which look for the row of each; with a shared draw the row's draw tells its place.
+    by_place: by anything else, where no sample is drawn: a row's picks are all its elements.
+    """
+    found: dict[Selection, Found] = {}
+    for selection, readers in _readers(lowered).items():
+        in_order = [isinstance(reader, Stage) and reader.keeps_picks for reader in readers]
+        if selection.mode == "propagate" or (selection.draw is not None and selection.draw not in draws):
+            continue
+        if selection.packs and all(in_order):
+            found[selection] = "by_row"
+        elif selection.packs and selection.draw is None and not any(in_order):
+            found[selection] = "by_place"
+    return found
 
 
 def _readers(lowered: Lowered) -> dict[Selection, list[Lane | Stage | Comparison]]:

@@ -13,7 +13,7 @@ from itertools import accumulate, groupby, pairwise
 from rap_contract.types import Dtype
 
 from rap_trainer.fusion.bundles import bundled
-from rap_trainer.fusion.draws import selected_by_row, shared_draws
+from rap_trainer.fusion.draws import Found, shared_draws, ways_to_find
 from rap_trainer.fusion.ops.step import Step
 from rap_trainer.fusion.slot import Slot
 from rap_trainer.fusion.stages import (
@@ -138,8 +138,8 @@ class Groups:
     """The operand of each selection."""
     draws: tuple[Draw, ...]
     """That selections share."""
-    by_row: frozenset[Selection]
-    """Selections whose picks are found by their draw."""
+    found: Mapping[Selection, Found]
+    """How picks are found of selections whose picks need not be written down."""
     comparisons: tuple[JointComparison, ...]
     launches: tuple[Launch, ...]
     tiles: Tiles
@@ -215,14 +215,14 @@ class _Builder:
         self.stages: list[Stage] = []
         self.selections: dict[Selection, Operand] = {}
         self.draws: tuple[Draw, ...] = ()
-        self.by_row: frozenset[Selection] = frozenset()
+        self.found: Mapping[Selection, Found] = {}
         self.comparisons: list[JointComparison] = []
         self.launches: list[Launch] = []
 
     def draw(self, lowered: Lowered) -> None:
         """The launch of the draws that selections share."""
         self.draws = shared_draws(lowered, self.tiles.least_shared)
-        self.by_row = selected_by_row(lowered, self.draws)
+        self.found = ways_to_find(lowered, self.draws)
         drawing = [
             fusion
             for wave in lowered.waves
@@ -335,7 +335,7 @@ class _Builder:
             selections=tuple(self.selections),
             selected=tuple(self.selections.values()),
             draws=self.draws,
-            by_row=self.by_row,
+            found=self.found,
             comparisons=tuple(self.comparisons),
             launches=tuple(self.launches),
             tiles=self.tiles,

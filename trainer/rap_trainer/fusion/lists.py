@@ -77,12 +77,13 @@ def row_of(offsets, landmarks, element, mask):
 
 @triton.jit
 def source_index(operand, row, position, mask, offsets, counts, chosen):
-    """int32 [R]: where element `position` of a row's operand list lies in its slot."""
+    """int32 [R]: where element `position` of a row's operand list lies in its slot. A negative start: -1 - where the row's list begins."""
     index = row + position
     selection = tl.load(operand + OPERAND_CHOSEN)
     if selection >= 0:
         start = tl.load(counts + tl.load(operand + OPERAND_STARTS) + row, mask=mask, other=0)
-        index = tl.load(chosen + selection + start + position, mask=mask, other=0)
+        index = tl.load(chosen + selection + start + position, mask=mask & (start >= 0), other=0)
+        index = tl.where(start < 0, position - 1 - start, index)
     else:
         begins = tl.load(operand + OPERAND_OFFSETS)
         if begins >= 0:

@@ -15,6 +15,7 @@ from rap_trainer.fusion.ops.apply import apply_chain
 from rap_trainer.fusion.values_kernel import load_operand, store_elements
 from rap_trainer.fusion.warp import owners
 from rap_trainer.fusion.words import (
+    LIST_BY_ROW,
     LIST_CAPACITY,
     LIST_CHAINS,
     LIST_DRAW,
@@ -59,8 +60,8 @@ def picked_kernel(
 ):
     """Stages [first, first + num_stages) x the groups of ROWS rows that their selections packed.
 
-    `places`, of `draw_kernel`, tells the picks of stages with a draw, unless a row of the group is too long for it. `capacity`: rows of each draw there.
-    BALLOTS: of `warp`.
+    Picks of a group are found by row if the selection said so: then its `starts` hold the rows that have any, and `places`, of `draw_kernel`, tells which
+    elements of a row are drawn. `capacity`: rows of each draw there, and of each part of `counts`. BALLOTS: of `warp`.
     """
     memory = (steps, ints, floats, pointers, num_slots, counters)
     groups = (num_rows + ROWS - 1) // ROWS
@@ -76,19 +77,25 @@ def picked_kernel(
         sources = offsets + tl.load(entry + OPERAND_OFFSETS)
         picks += tl.load(sources + first_row)
         draw = tl.load(entry + LIST_DRAW)
+        by_row = tl.load(entry + LIST_BY_ROW) != 0
+        filled = counts + tl.load(entry + OPERAND_STARTS)
         lane = tl.arange(0, TILE if BALLOTS else ROWS) % ROWS
         begins, place, origin = lane, lane, lane
-        if draw >= 0:
-            rows = (own, sources, counts + tl.load(entry + OPERAND_STARTS))
-            draw, begins, place, origin = ranges(rows, draw, first_row, lane, num_rows, ROWS, POSITIONS)
+        if by_row:
+            by_row = tl.load(filled + capacity + first_row) != 0
+            begins, place, origin = ranges(own, sources, filled, first_row, lane, num_rows, ROWS, POSITIONS)
+            origin = tl.where(draw < 0, origin - begins, origin)
         own_places = places + draw * capacity * POSITIONS
         ahead = tl.zeros([TILE], tl.int32)
         while at < end:
             element = at + tl.arange(0, TILE)
             mask = element < end
-            if draw >= 0:
+            if by_row:
                 drawn, source, ahead = owners(begins, place, origin, at, ahead, TILE, BALLOTS)
-                source += tl.load(own_places + (drawn + element), mask=mask, other=0).to(tl.int32)
+                if draw >= 0:
+                    source += tl.load(own_places + (drawn + element), mask=mask, other=0).to(tl.int32)
+                else:
+                    source += element
             else:
                 source = tl.load(picks + element, mask=mask, other=0)
             i, f, null, weight = load_operand(entry, element, source, mask, memory, counts, 0, entry, WEIGHTED, FLOAT)
@@ -102,21 +109,16 @@ def picked_kernel(
 
 
 @triton.jit
-def ranges(rows, draw, first_row, lane, num_rows, ROWS: tl.constexpr, POSITIONS: tl.constexpr):
-    """(the draw, or -1 if a row is too long for it; where the elements of each row that has any begin, what leads from them to `places`, where its list begins).
+def ranges(own, sources, filled, first_row, lane, num_rows, ROWS: tl.constexpr, POSITIONS: tl.constexpr):
+    """Of each row of a group that has elements, one after the other: where they begin, what leads from there to the row's `places`, where its list begins.
 
-    `rows`: where elements begin, where lists do, the rows that have elements one after the other.
+    `own`, `sources`: where elements and lists of all rows begin; `filled`: the group's rows that have elements.
     """
-    own, sources, filled = rows
     row = first_row + lane
     mask = row < num_rows
-    begin = tl.load(own + row, mask=mask, other=0)
-    number = tl.sum(
-        ((tl.load(own + row + 1, mask=mask, other=0) > begin) & (tl.arange(0, lane.shape[0]) < ROWS)).to(tl.int32), 0
-    )
-    origin = tl.load(sources + row, mask=mask, other=0)
-    longest = tl.max(tl.load(sources + row + 1, mask=mask, other=0) - origin, 0)
-    filled_row = tl.load(filled + row, mask=lane < number, other=0)
-    begin = tl.load(own + filled_row, mask=lane < number, other=2**31 - 1)
-    origin = tl.load(sources + filled_row, mask=lane < number, other=0)
-    return tl.where(longest <= POSITIONS, draw, -1), begin, filled_row * POSITIONS - begin, origin
+    begins = tl.load(own + row, mask=mask, other=0)
+    has = (tl.load(own + row + 1, mask=mask, other=0) > begins) & (tl.arange(0, lane.shape[0]) < ROWS)
+    exists = lane < tl.sum(has.to(tl.int32), 0)
+    row = tl.load(filled + row, mask=exists, other=0)
+    begins = tl.load(own + row, mask=exists, other=2**31 - 1)
+    return begins, row * POSITIONS - begins, tl.load(sources + row, mask=exists, other=0)

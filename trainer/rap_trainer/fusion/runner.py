@@ -26,7 +26,7 @@ from rap_trainer.fusion.words import KIND_CODES, STRUCTURES
 
 LANE_ROWS_PER_WARP = 128  # four a thread
 VALUE_PROGRAMS_PER_SM = 32  # passes over elements take 10 % less time than with 16 (plan 4, one H200, 2026-11-30)
-COMPARE_REGISTERS = 72  # of 120 wanted: more programs at a time; 144 us where 80 take 147, 96 155, 128 174 and 64 152 (plan 4 at 4096, one H200, 2026-12-01)
+COMPARE_REGISTERS = 48  # of 120 wanted: more programs at a time; 144 us where 80 take 147, 96 155, 128 174 and 64 152 (plan 4 at 4096, one H200, 2026-12-01)
 LIST_REGISTERS = 56
 """Of selections (70 wanted) and of passes over elements: more programs at a time, 12 and 5 % faster (plan 4, one H200, 2026-11-30)."""
 BOUNDED_WARPS = 4  # as values take: as many threads a program

@@ -4,8 +4,11 @@
 
 A program of one warp takes a group of rows; their elements lie one after the other. What remains is packed per group
 into `chosen`, and each row learns where its part starts and how many there are. Rows talk to elements through memory and
-a barrier of the program. A draw that selections share has been made before (`draw_kernel`); a selection of nothing else counts its rows' bits,
-and which elements they are is found by whoever reads them.
+a barrier of the program. A draw that selections share has been made before (`draw_kernel`).
+
+Where the only nulls of a group are lists of one null, and no sample is drawn but a shared one, a row's picks follow from the row: they are counted,
+and found by whoever reads them. BY_ROW, the group's flag says so, and the starts hold its rows that have any, one after the other; BY_PLACE, the starts hold
+-1 - where the list begins.
 """
 
 from __future__ import annotations
@@ -20,14 +23,16 @@ from rap_trainer.fusion.ops.elements import null_flags
 from rap_trainer.fusion.ops.sigrid_hash import twang_mix64
 from rap_trainer.fusion.warp import lasts, ranks, running_max
 from rap_trainer.fusion.words import (
+    BY_PLACE,
+    BY_ROW,
     OPERAND_CHOSEN,
     OPERAND_COUNTS,
     OPERAND_OFFSETS,
     OPERAND_SLOT,
     OPERAND_STARTS,
     PROPAGATE,
-    SELECTION_BY_ROW,
     SELECTION_DRAW,
+    SELECTION_FOUND,
     SELECTION_HASHES,
     SELECTION_KEEP,
     SELECTION_LANDMARKS,
@@ -38,6 +43,7 @@ from rap_trainer.fusion.words import (
     SELECTION_SALT,
     SELECTION_WORDS,
     SKIP,
+    WRITTEN,
 )
 
 UNLIMITED = tl.constexpr(2**31 - 1)
@@ -122,9 +128,21 @@ def select_rows(
     draw = tl.where(tl.max(length, 0) <= POSITIONS, draw, -1)
     drawn += draw * capacity * (POSITIONS // 32)
     starts = counts + tl.load(selection + OPERAND_STARTS)
-    taken = length
-    if (draw >= 0) & (tl.load(selection + SELECTION_BY_ROW) != 0):
-        taken = count_drawn(selection, row, mask, length, drawn, starts + first_row, POSITIONS)
+    own = offsets + tl.load(selection + OPERAND_OFFSETS)
+    found = tl.load(selection + SELECTION_FOUND)
+    follows, taken = found != WRITTEN, length
+    if follows:
+        taken, follows = without_nulls(selection, first_row, length, own, num_rows, pointers, num_slots, ROWS, 2 * TILE)
+        follows &= (draw >= 0) | (tl.load(selection + SELECTION_RATE) < 0)
+        if found == BY_ROW:
+            tl.store(starts + capacity + first_row, follows.to(tl.int32))
+    if follows:
+        taken = count_picks(selection, row, mask, taken, draw, drawn, POSITIONS)
+        if found == BY_PLACE:
+            tl.store(starts + row, -1 - tl.load(own + row, mask=mask, other=0), mask=mask)
+        else:
+            has = (taken > 0).to(tl.int32)
+            tl.store(starts + first_row + tl.cumsum(has, 0) - 1, row, mask=mask & (has != 0))
     else:
         where = (offsets, landmarks, chosen, hashes, drawn)
         taken = select_elements(
@@ -150,18 +168,42 @@ def select_rows(
 
 
 @triton.jit
-def count_drawn(selection, row, mask, length, drawn, filled, POSITIONS: tl.constexpr):
-    """int32 [R]: how many elements of each row are drawn, -1 of a null row. `filled`: gets the rows that have any, one after the other."""
-    limit = tl.minimum(tl.load(selection + SELECTION_LIMIT), UNLIMITED).to(tl.int32)
-    reached = tl.minimum(length, limit)
-    number = tl.zeros(row.shape, tl.int32)
-    for word in tl.static_range(POSITIONS // 32):
-        bits = tl.load(drawn + row * (POSITIONS // 32) + word, mask=mask, other=0)
-        number += num_bits(bits & first_bits(reached - 32 * word))
+def without_nulls(
+    selection, first_row, length, own, num_rows, pointers, num_slots, ROWS: tl.constexpr, TILE: tl.constexpr
+):
+    """(int32 [R]: elements of each row that are not null, whether it is so: no null is beside others in a list). A null row keeps -1."""
+    held = length
+    told = tl.load(selection + SELECTION_MODE) != SKIP
+    if told == 0:
+        row = first_row + tl.arange(0, ROWS)
+        single = (length == 1) & (row < num_rows)
+        place = tl.load(own + row, mask=single, other=0)
+        empty = (null_elements(selection, place, single, pointers, num_slots) != 0).to(tl.int32)
+        nulls = tl.zeros([TILE], tl.int32)
+        at = tl.load(own + first_row)
+        end = tl.load(own + tl.minimum(first_row + ROWS, num_rows))
+        while at < end:
+            element = at + tl.arange(0, TILE)
+            nulls += (null_elements(selection, element, element < end, pointers, num_slots) != 0).to(tl.int32)
+            at += TILE
+        held = length - empty
+        told = tl.sum(nulls, 0) == tl.sum(empty, 0)
+    return held, told
+
+
+@triton.jit
+def count_picks(selection, row, mask, held, draw, drawn, POSITIONS: tl.constexpr):
+    """int32 [R]: how many of so many elements of each row are picked, -1 of a null row."""
+    number = held
+    if draw >= 0:
+        limit = tl.minimum(tl.load(selection + SELECTION_LIMIT), UNLIMITED).to(tl.int32)
+        reached = tl.minimum(held, limit)
+        number = tl.zeros(row.shape, tl.int32)
+        for word in tl.static_range(POSITIONS // 32):
+            bits = tl.load(drawn + row * (POSITIONS // 32) + word, mask=mask, other=0)
+            number += num_bits(bits & first_bits(reached - 32 * word))
     number = tl.minimum(number, tl.minimum(tl.load(selection + SELECTION_KEEP), UNLIMITED).to(tl.int32))
-    has = (number > 0).to(tl.int32)
-    tl.store(filled + tl.cumsum(has, 0) - 1, row, mask=mask & (has != 0))
-    return tl.where(length < 0, -1, number)
+    return tl.where(held < 0, -1, number)
 
 
 @triton.jit
@@ -322,13 +364,15 @@ def pick(
     while at < end:
         element = at + tl.arange(0, TILE)
         exists = element < end
+        null = tl.zeros([TILE], tl.int8)
+        if mode == SKIP:  # asked for with the marks
+            null = null_elements(selection, element, exists, pointers, num_slots)
         mark, mark_ahead = lasts(tl.load(picks + element, mask=exists, other=0), mark_ahead, BALLOTS)
         row = mark - 1
         position = element - tl.load(own + row, mask=exists, other=0)
         is_first = exists & (position == 0)
         keep = exists.to(tl.int32)
         if mode == SKIP:
-            null = null_elements(selection, element, exists, pointers, num_slots)
             keep = (exists & (null == 0)).to(tl.int32)
             position, num_stay, stay_ahead = ranked(keep, num_stay, stay_ahead, is_first, BALLOTS)
         if rate >= 0:

@@ -17,7 +17,7 @@ from rap_trainer.fusion.ops.step import STEP_WORDS, Step
 from rap_trainer.fusion.sizes import Sizes
 from rap_trainer.fusion.slot import Slot
 from rap_trainer.fusion.stages import JointComparison, Lane, Operand, Selection, Stage, chain_of
-from rap_trainer.fusion.words import COMPARISON_KINDS, KIND_CODES, LANDMARK_ELEMENTS, MODES, STRUCTURES
+from rap_trainer.fusion.words import COMPARISON_KINDS, FOUND_CODES, KIND_CODES, LANDMARK_ELEMENTS, MODES, STRUCTURES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,7 +223,8 @@ class Tables:
             weights,
             capacity,
             *chains,
-            self._draw(selection) if selection in self.groups.by_row else -1,
+            int(selection in self.groups.found and stage.keeps_picks),
+            self._draw(selection),
         )
         self.entries.append(padded((*sources, *words), 40))
         self.capacities.append(capacity)
@@ -241,7 +242,7 @@ class Tables:
             self._landmarks.get(operand.slot, -1),
             selection.keep,
             self._draw(selection),
-            int(selection in self.groups.by_row),
+            FOUND_CODES[self.groups.found.get(selection, "written")],
         )
         return padded((*self._operand(plain), *words), 24)
 

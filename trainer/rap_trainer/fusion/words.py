@@ -74,7 +74,8 @@ LIST_TARGET = tl.constexpr(31)  # ids: the sparse feature; scratch: the slot
 LIST_WEIGHTS = tl.constexpr(32)  # scratch slot of the weights, or -1
 LIST_CAPACITY = tl.constexpr(33)  # elements the destination holds
 LIST_CHAINS = tl.constexpr(34)  # which of the launch's chains: before the structure, after it
-LIST_DRAW = tl.constexpr(36)  # picked: the draw by which its picks are found, or -1
+LIST_BY_ROW = tl.constexpr(36)  # picked: its picks are found by row where that is possible
+LIST_DRAW = tl.constexpr(37)  # picked: the draw by which they are, or -1: all elements of a row
 
 SAME = tl.constexpr(0)
 NGRAM = tl.constexpr(1)
@@ -97,12 +98,14 @@ SELECTION_HASHES = tl.constexpr(13)  # where the hashes of its rows begin
 SELECTION_LANDMARKS = tl.constexpr(14)  # where the landmarks of its list begin
 SELECTION_KEEP = tl.constexpr(15)  # limit after the sample
 SELECTION_DRAW = tl.constexpr(16)  # the draw it shares, or -1
-SELECTION_BY_ROW = tl.constexpr(
-    17
-)  # its consumers find its picks by the draw: they are written only for rows too long for it
+SELECTION_FOUND = tl.constexpr(17)  # how its picks are found where rows allow it: a key of FOUND_CODES
 MODES = ("none", "propagate", "skip")
 PROPAGATE = tl.constexpr(1)
 SKIP = tl.constexpr(2)
+FOUND_CODES = {"written": 0, "by_row": 1, "by_place": 2}
+WRITTEN = tl.constexpr(0)
+BY_ROW = tl.constexpr(1)
+BY_PLACE = tl.constexpr(2)
 
 # One row for each draw that selections share.
 DRAW_WORDS = tl.constexpr(2)

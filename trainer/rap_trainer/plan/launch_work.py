@@ -233,10 +233,11 @@ def _draw(feature: str, rows: int, group: int, positions: int) -> EntryWork:
 def _selection(selection: Selection, groups: Groups, feature: str, sizes: Sizes, tiles: int) -> EntryWork:
     lengths = sizes.lengths(selection.slot)
     row_bytes = sizes.rows * LENGTH_BYTES * 3
-    if selection in groups.by_row:
-        ops = Counter({":row": sizes.rows})
-        return EntryWork(feature=feature, num_bytes=sizes.rows * ID_BYTES + row_bytes, ops=ops, num_tiles=tiles)
     elements = sizes.rows * mean(lengths)
+    if selection in groups.found:
+        nulls = elements * FLAG_BYTES * (selection.mode == "skip")
+        ops = Counter({":row": sizes.rows})
+        return EntryWork(feature=feature, num_bytes=nulls + sizes.rows * ID_BYTES + row_bytes, ops=ops, num_tiles=tiles)
     ops = Counter({":select": int(elements), ":row": sizes.rows})
     if selection.draw is not None and selection.draw not in groups.draws:
         ops[":draw"] = int(sizes.rows * mean(at_most(lengths, selection.limit)))
