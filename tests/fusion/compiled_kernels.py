@@ -16,14 +16,13 @@ from rap_trainer.fusion.compare_kernel import compare_kernel
 from rap_trainer.fusion.draw_kernel import draw_kernel
 from rap_trainer.fusion.lanes_kernel import lanes_kernel
 from rap_trainer.fusion.ops.codes import CODES
-from rap_trainer.fusion.picked_kernel import picked_kernel
 from rap_trainer.fusion.scan_kernel import scan_kernel
 from rap_trainer.fusion.select_kernel import select_kernel
 from rap_trainer.fusion.values_kernel import values_kernel
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-INT32 = ("offsets", "counts", "chosen", "drawn", "landmarks", "lengths", "overflow")
+INT32 = ("offsets", "counts", "chosen", "drawn", "filled", "lengths", "overflow")
 FLOAT32 = ("dense", "labels", "weights", "weights_ptr", "out_weights_ptr")
 INT64 = (
     "entries", "totals", "tiles", "steps", "ints", "pointers", "bases", "ids", "counters", "selections", "hashes", "mixed", "row_ids", "lanes",
@@ -51,6 +50,7 @@ MIXED = tuple(CODES[name] for name in ("onehot", "to_float", "bucketize"))
 CHAINS = (INTEGERS, FLOATS, MIXED, ())
 EVERY_STRUCTURE = 2**7 - 1
 LISTS = {"CHAINS": ((CODES["sigrid_hash"],), ()), "WEIGHTED": True, "FLOAT": tl.float32}
+GROUPED = {"STRUCTURES": EVERY_STRUCTURE, "ROWS": 32, "POSITIONS": 128}
 
 
 def compiled(kernel: Any, constants: Mapping[str, Any], warps: int) -> str:
@@ -78,15 +78,14 @@ def main() -> None:
     }
     cases: list[tuple[Any, dict[str, Any], int]] = [
         (lanes_kernel, LISTS | lanes, 4),
-        (values_kernel, LISTS | {"STRUCTURES": EVERY_STRUCTURE, "GENERAL": True, "TILE": 512}, 4),
         *(
-            (kernel, LISTS | {"ROWS": 32, "TILE": 128 * warps, "POSITIONS": 128, "BALLOTS": warps == 1}, warps)
-            for kernel in (picked_kernel, select_kernel)
+            (kernel, LISTS | GROUPED | {"PICKED": picked, "TILE": 128 * warps, "BALLOTS": warps == 1}, warps)
+            for kernel, picked in ((values_kernel, True), (values_kernel, False), (select_kernel, False))
             for warps in (1, 4)
         ),
         (draw_kernel, {"ROWS": 8, "POSITIONS": 128}, 4),
-        (scan_kernel, {"STRUCTURES": EVERY_STRUCTURE, "ROWS": 2048}, 8),
-        (bases_kernel, {"TILE": 512, "STAGES": 64, "FEATURES": 64}, 4),
+        (scan_kernel, {"STRUCTURES": EVERY_STRUCTURE, "ROWS": 2048, "GROUP": 32}, 8),
+        (bases_kernel, {"STAGES": 64, "FEATURES": 64}, 4),
         (compare_kernel, {"WIDTH": 32}, 1),
         (share_rest_kernel, {"TILE": 1024}, 4),
         (fill_rest_kernel, {"WEIGHTED": True, "TILE": 1024}, 8),

@@ -21,4 +21,4 @@ def test_every_fused_kernel_compiles_for_an_sm_90(tmp_path: Path) -> None:
         check=False,
     )
     assert run.returncode == 0, run.stderr[-3000:]
-    assert len(run.stdout.splitlines()) == 14
+    assert len(run.stdout.splitlines()) == 15

@@ -1,8 +1,8 @@
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call"
 # Triton functions are compiled from their source; their arguments have no Python types.
-"""Between the passes: where each sparse feature begins in the output, how the value tiles are numbered, overflow.
+"""Between the passes: where each sparse feature begins in the output, and whether everything fits.
 
-One program. F features in the order of the output, P blocks, S stages of a wave.
+One program. F features in the order of the output, P blocks, S stages.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ def bases_kernel(
     totals,
     first,
     num_stages,
-    tiles,
     features,
     num_features,
     blocks,
@@ -28,11 +27,10 @@ def bases_kernel(
     block_totals,
     overflow,
     num_rows,
-    TILE: tl.constexpr,
     STAGES: tl.constexpr,
     FEATURES: tl.constexpr,
 ):
-    """Stages are entries [first, first + num_stages); `tiles` gets their exclusive tile counts, then the sum.
+    """Stages are entries [first, first + num_stages).
 
     `features`: (entry or -1, width, block, sparse index) of int64 each; `blocks`: (first feature, one past
     the last, base, capacity) each. `overflow` is set to 1 if anything does not fit, and never cleared here.
@@ -42,10 +40,6 @@ def bases_kernel(
     total = tl.load(totals + first + stage, mask=is_stage, other=0)
     capacity = tl.load(entries + (first + stage) * LIST_WORDS + LIST_CAPACITY, mask=is_stage, other=0)
     too_many = tl.sum((total > capacity).to(tl.int32), 0)
-    num_tiles = tl.where(is_stage, (tl.minimum(total, capacity) + TILE - 1) // TILE, 0)
-    after = tl.cumsum(num_tiles, 0)
-    tl.store(tiles + stage, after - num_tiles, mask=is_stage)
-    tl.store(tiles + num_stages, tl.sum(num_tiles, 0))
 
     place = tl.arange(0, FEATURES)
     exists = place < num_features

@@ -96,9 +96,8 @@ class Scratch:
     hashes: torch.Tensor
     drawn: torch.Tensor
     places: torch.Tensor
-    landmarks: torch.Tensor
+    filled: torch.Tensor
     totals: torch.Tensor
-    tiles: torch.Tensor
     bases: torch.Tensor
     values: Mapping[Slot, torch.Tensor]
     nulls: Mapping[Slot, torch.Tensor]
@@ -133,9 +132,8 @@ class Scratch:
             hashes=zeros(tables.num_hashes, torch.int64),
             drawn=zeros(draws // 32, torch.int32),
             places=zeros(draws, torch.int8),
-            landmarks=zeros(tables.num_landmarks, torch.int32),
+            filled=zeros(tables.num_filled, torch.int32),
             totals=zeros(len(tables.entries), torch.int64),
-            tiles=zeros(len(tables.entries) + 1, torch.int64),
             bases=zeros(len(tables.names), torch.int64),
             values=values,
             nulls=nulls,

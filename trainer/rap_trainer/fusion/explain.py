@@ -55,7 +55,7 @@ def _row(number: int, launch: Launch, groups: Groups) -> LaunchRow:
     if launch.draws:
         reason = "a draw depends on row, position, rate and salt alone: made once for all lists that share it"
     if launch.picked:
-        reason += "; apart, because elements in the order of their picks need not find their rows"
+        reason += "; apart, because what a selection picked lies in order"
     if launch.float64:
         reason += "; apart, because its floats are float64"
     return LaunchRow(
@@ -94,6 +94,6 @@ def _work(launch: Launch, groups: Groups) -> str:
         "scan": f"{number} lists, {tiles.scan} rows at a time",
         "select": f"{number} lists in groups of {tiles.select[0]} rows, {tiles.select[1]} elements at a time",
         "bases": f"{number} lists, one program",
-        "values": f"{number} lists in tiles of {tiles.value} elements, numbered on the device",
+        "values": f"{number} lists in groups of {tiles.select[0]} rows, {tiles.select[1]} elements at a time",
         "compare": f"{number} pairs of lists, {tiles.compare} elements of a row at a time",
     }[launch.kernel]

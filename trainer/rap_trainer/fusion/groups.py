@@ -44,12 +44,12 @@ class Tiles:
     """Rows of a bundle: few, and each element looks its column's parameters up for itself."""
     wide_lane: int = 2048
     """The same where the grid is bounded: a few large programs reach more bandwidth than a few small ones."""
-    value: int = 512
-    """Elements of a list."""
     scan: int = 2048
     """Rows of a scan."""
     select: tuple[int, int] = (32, 128)
-    """Rows and elements of a selection, and of what it picked; a program is one warp."""
+    """Rows and elements of a program that works on lists, which is one warp: a selection, or values."""
+    long: int = 16
+    """values: tiles of a group of rows, on average, from which several programs take turns with them."""
     draw: tuple[int, int] = (8, 128)
     """Rows of a draw that many selections share, and positions: the longest list it is made for."""
     least_shared: int = 8
@@ -57,7 +57,6 @@ class Tiles:
     compare: int = 32
     """Elements of one list that meet half as many of the other at once; a program of one warp takes a row."""
     scan_warps: int = 8
-    value_warps: int = 4
     ahead: int = 2048
     """Rows ahead of a lane's tile whose lengths are added up at a time."""
 
@@ -69,9 +68,9 @@ class Tiles:
             columns=4,
             bundle_rows=8,
             wide_lane=32,
-            value=32,
             scan=16,
             select=(4, 8),
+            long=2,
             draw=(4, 32),
             least_shared=2,
             compare=8,
@@ -101,8 +100,6 @@ class Launch:
     first: int
     """First table row it takes."""
     end: int
-    first_stage: int = 0
-    """values: the first entry of its wave's stages."""
     features: tuple[str, ...]
     """Features it works for."""
     step_names: tuple[str, ...] = ()
@@ -119,7 +116,7 @@ class Launch:
     general: bool = False
     """values: some stage must find the row of each element."""
     picked: bool = False
-    """values: each element is the next that a selection picked, and need not find its row."""
+    """values: each element is the next that a selection picked."""
     draws: bool = False
     """select: its rows are the draws that selections share."""
 
@@ -151,7 +148,7 @@ def group(lowered: Lowered, *, tiles: Tiles) -> Groups:
     builder.raw_lists = _raw_lists(lowered)
     builder.draw(lowered)
     for number, wave in enumerate(lowered.waves):
-        builder.add(number, wave)
+        builder.add(number, wave, last=number + 1 == len(lowered.waves))
     return builder.groups()
 
 
@@ -234,8 +231,8 @@ class _Builder:
             end = len(self.draws)
             self.launches.append(Launch(kernel="select", wave=0, first=0, end=end, features=names, draws=True))
 
-    def add(self, number: int, wave: tuple[Lane | Stage | Comparison, ...]) -> None:
-        """The launches of one wave."""
+    def add(self, number: int, wave: tuple[Lane | Stage | Comparison, ...], *, last: bool) -> None:
+        """The launches of one wave; the last one's place the lists of all."""
         stages = [fusion for fusion in wave if isinstance(fusion, Stage)]
         plain = sorted((stage for stage in stages if not _selections(stage)), key=_kind, reverse=True)
         selecting = sorted((stage for stage in stages if _selections(stage)), key=_kind)
@@ -246,16 +243,15 @@ class _Builder:
         self._select(number, (*selecting, *comparisons))
         self._scan(number, begin + len(plain), begin + len(stages), selecting)
         self.stages += [*plain, *selecting]
-        if stages:
-            names = _features(stages)
-            self.launches.append(
-                Launch(kernel="bases", wave=number, first=begin, end=begin + len(stages), features=names)
-            )
-            first = begin
-            for kind, same_kind in groupby([*plain, *selecting], key=_kind):
-                together = list(same_kind)
-                self.launches.append(replace(self._values(number, first, together, kind), first_stage=begin))
-                first += len(together)
+        if last and self.stages:
+            skipped = len(self.raw_lists)
+            end, names = skipped + len(self.stages), _features(self.stages)
+            self.launches.append(Launch(kernel="bases", wave=number, first=skipped, end=end, features=names))
+        first = begin
+        for kind, same_kind in groupby([*plain, *selecting], key=_kind):
+            together = list(same_kind)
+            self.launches.append(self._values(number, first, together, kind))
+            first += len(together)
         if comparisons:
             first = len(self.comparisons)
             self.comparisons += joined(comparisons)

@@ -14,7 +14,6 @@ from rap_trainer.fusion.ops.codes import holds
 from rap_trainer.fusion.words import (
     CARTESIAN,
     FILL_ROWS,
-    LANDMARK_BITS,
     LIST_AFTER,
     LIST_BEFORE,
     LIST_OPERAND,
@@ -32,6 +31,9 @@ from rap_trainer.fusion.words import (
     OPERAND_STARTS,
     WINDOWS,
 )
+
+PAST = tl.constexpr(2**31 - 1)
+"""A place past all elements."""
 
 
 @triton.jit
@@ -57,22 +59,18 @@ def operand_length(operand, row, mask, pointers, num_slots, counts):
 
 
 @triton.jit
-def row_of(offsets, landmarks, element, mask):
-    """int32 [R]: the row of each element, by bisection between the rows of two landmarks.
+def rows_with_elements(own, filled, first_row, num_rows, ROWS: tl.constexpr, LANES: tl.constexpr):
+    """(row, where its elements begin), int32 [LANES] both, of each row of a group that has elements, one after the other; the rest begin past all elements.
 
-    `offsets` and `landmarks` are a list's own: where each row begins, and the row of every 64th element.
+    `own`: where the elements of all rows begin; `filled`: rows as noted by the scan. LANES beyond ROWS hold the same again.
     """
-    near = landmarks + (element >> LANDMARK_BITS)
-    low = tl.load(near, mask=mask, other=0)
-    high = tl.load(near + 1, mask=mask, other=0)
-    span = tl.max(high - low, 0)
-    while span > 0:
-        middle = (low + high + 1) >> 1
-        begins = tl.load(offsets + middle, mask=mask, other=0) <= element
-        low = tl.where(begins, middle, low)
-        high = tl.where(begins, high, middle - 1)
-        span = span >> 1
-    return low
+    lane = tl.arange(0, LANES)
+    row = first_row + lane % ROWS
+    begins = tl.load(own + row, mask=row < num_rows, other=0)
+    has = (tl.load(own + row + 1, mask=row < num_rows, other=0) > begins) & (lane < ROWS)
+    exists = lane % ROWS < tl.sum(has.to(tl.int32), 0)
+    row = tl.load(filled + row, mask=exists, other=0)
+    return row, tl.load(own + row, mask=exists, other=PAST)
 
 
 @triton.jit

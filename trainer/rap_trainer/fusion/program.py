@@ -276,6 +276,7 @@ class FusedProgram:
             tables=DeviceTables.of(tables, ids_capacity=ids_capacity, device=self.device),
             scratch=scratch,
             num_slots=len(tables.slots),
+            capacities=tuple(tables.capacities),
             row_capacity=limits.batch_size,
             num_features=len(tables.features),
             num_blocks=len(self.layout.blocks),

@@ -17,7 +17,6 @@ from rap_trainer.fusion.groups import Launch, Tiles
 from rap_trainer.fusion.lanes_kernel import lanes_kernel
 from rap_trainer.fusion.ops.codes import CODES
 from rap_trainer.fusion.ops.elements import DTYPE_CODES
-from rap_trainer.fusion.picked_kernel import picked_kernel
 from rap_trainer.fusion.scan_kernel import scan_kernel
 from rap_trainer.fusion.select_kernel import select_kernel
 from rap_trainer.fusion.values_kernel import values_kernel
@@ -25,11 +24,12 @@ from rap_trainer.fusion.warp import ONE_WARP_TILE
 from rap_trainer.fusion.words import KIND_CODES, STRUCTURES
 
 LANE_ROWS_PER_WARP = 128  # four a thread
-VALUE_PROGRAMS_PER_SM = 32  # passes over elements take 10 % less time than with 16 (plan 4, one H200, 2026-11-30)
 COMPARE_REGISTERS = 48  # of 120 wanted: more programs at a time; 144 us where 80 take 147, 96 155, 128 174 and 64 152 (plan 4 at 4096, one H200, 2026-12-01)
 LIST_REGISTERS = 56
 """Of selections (70 wanted) and of passes over elements: more programs at a time, 12 and 5 % faster (plan 4, one H200, 2026-11-30)."""
-BOUNDED_WARPS = 4  # as values take: as many threads a program
+VALUE_REGISTERS = 64
+MAX_PIECES = 64
+BOUNDED_WARPS = 4
 INTERPRETED_PROGRAMS = 3  # on a CPU programs run one after the other: few, but more than one
 
 
@@ -42,6 +42,8 @@ class Runner:
     tables: DeviceTables
     scratch: Scratch
     num_slots: int
+    capacities: tuple[int, ...]
+    """Elements that each entry of the lists' table holds at most."""
     row_capacity: int
     """Rows of the largest batch."""
     num_features: int
@@ -62,7 +64,7 @@ class Runner:
         programs = self._programs(launch, binding.num_rows)
         if programs > 0:
             grid = (programs if max_programs is None else min(programs, max_programs),)
-            kind = "picked" if launch.picked else "draw" if launch.draws else launch.kernel
+            kind = "draw" if launch.draws else launch.kernel
             getattr(self, f"_{kind}")(grid, launch, binding, outputs)
 
     def _programs(self, launch: Launch, num_rows: int) -> int:
@@ -78,10 +80,8 @@ class Runner:
         }.get(launch.kernel, num)
         if launch.draws:
             items = num * triton.cdiv(num_rows, self.tiles.draw[0])
-        elif launch.picked:
-            items = num * triton.cdiv(num_rows, self.tiles.select[0])
-        elif launch.kernel == "values":  # the number of their tiles is known on the device alone
-            items = VALUE_PROGRAMS_PER_SM * (self.num_multiprocessors or 1)
+        elif launch.kernel == "values":
+            items = num * triton.cdiv(num_rows, self.tiles.select[0]) * self._pieces(launch)
         return int(items) if self.num_multiprocessors is not None else min(int(items), INTERPRETED_PROGRAMS)
 
     def _lane_items(self, launch: Launch, num_rows: int, tile: int) -> int:
@@ -151,12 +151,13 @@ class Runner:
             self.num_slots,
             self.scratch.counts,
             self.scratch.offsets,
-            self.scratch.landmarks,
+            self.scratch.filled,
             self.scratch.totals,
             outputs.lengths_FB,
             binding.num_rows,
             STRUCTURES=_structures(launch),
             ROWS=self.tiles.scan,
+            GROUP=self.tiles.select[0],
             num_warps=self.tiles.scan_warps,
         )
 
@@ -186,7 +187,7 @@ class Runner:
             binding.pointers,
             self.num_slots,
             self.scratch.offsets,
-            self.scratch.landmarks,
+            self.scratch.filled,
             self.scratch.counts,
             self.scratch.chosen,
             self.scratch.hashes,
@@ -206,35 +207,31 @@ class Runner:
 
     def _bases(self, grid: tuple[int], launch: Launch, binding: Binding, outputs: Outputs) -> None:
         num_stages = launch.end - launch.first
-        last = launch.wave == self.launches[-1].wave
-        num_features, num_blocks = (self.num_features, self.num_blocks) if last else (0, 0)
         bases_kernel[grid](
             self.tables.entries,
             self.scratch.totals,
             launch.first,
             num_stages,
-            self.scratch.tiles,
             self.tables.features,
-            num_features,
+            self.num_features,
             self.tables.blocks,
-            num_blocks,
+            self.num_blocks,
             self.scratch.bases,
             outputs.block_totals_P,
             outputs.overflow,
             binding.num_rows,
-            TILE=self.tiles.value,
             STAGES=triton.next_power_of_2(num_stages),
-            FEATURES=triton.next_power_of_2(max(num_features, 1)),
+            FEATURES=triton.next_power_of_2(max(self.num_features, 1)),
             num_warps=4,
         )
 
     def _values(self, grid: tuple[int], launch: Launch, binding: Binding, outputs: Outputs) -> None:
+        warps = self._warps(grid, launch, binding.num_rows)
         values_kernel[grid](
             self.tables.entries,
-            self.scratch.totals,
             launch.first,
             launch.end - launch.first,
-            self.scratch.tiles[launch.first - launch.first_stage :],
+            self._pieces(launch),
             self.tables.steps,
             self.tables.ints,
             self.tables.floats,
@@ -242,37 +239,7 @@ class Runner:
             self.num_slots,
             self.scratch.counts,
             self.scratch.offsets,
-            self.scratch.chosen,
-            self.scratch.landmarks,
-            self.scratch.bases,
-            outputs.ids_N,
-            _weights(outputs),
-            outputs.counters,
-            binding.num_rows,
-            outputs.ids_N.numel(),
-            CHAINS=_chains(launch),
-            STRUCTURES=_structures(launch),
-            GENERAL=launch.general,
-            WEIGHTED=outputs.weights_N is not None,
-            FLOAT=tl.float64 if launch.float64 else tl.float32,
-            TILE=self.tiles.value,
-            num_warps=self.tiles.value_warps,
-            maxnreg=LIST_REGISTERS,
-        )
-
-    def _picked(self, grid: tuple[int], launch: Launch, binding: Binding, outputs: Outputs) -> None:
-        warps = self._warps(grid, launch, binding.num_rows)
-        picked_kernel[grid](
-            self.tables.entries,
-            launch.first,
-            launch.end - launch.first,
-            self.tables.steps,
-            self.tables.ints,
-            self.tables.floats,
-            binding.pointers,
-            self.num_slots,
-            self.scratch.counts,
-            self.scratch.offsets,
+            self.scratch.filled,
             self.scratch.chosen,
             self.scratch.places,
             self.scratch.bases,
@@ -283,6 +250,8 @@ class Runner:
             self.row_capacity,
             outputs.ids_N.numel(),
             CHAINS=_chains(launch),
+            STRUCTURES=_structures(launch),
+            PICKED=launch.picked,
             WEIGHTED=outputs.weights_N is not None,
             FLOAT=tl.float64 if launch.float64 else tl.float32,
             ROWS=self.tiles.select[0],
@@ -290,7 +259,14 @@ class Runner:
             POSITIONS=self.tiles.draw[1],
             BALLOTS=self._ballots(warps),
             num_warps=warps,
+            maxnreg=VALUE_REGISTERS,
         )
+
+    def _pieces(self, launch: Launch) -> int:
+        """Programs that take turns with the tiles of a group of rows: several where lists may be long."""
+        groups = triton.cdiv(self.row_capacity, self.tiles.select[0])
+        tiles = max(self.capacities[launch.first : launch.end]) // (groups * self.tiles.select[1])
+        return min(triton.cdiv(tiles, self.tiles.long), MAX_PIECES) or 1
 
     def _compare(self, grid: tuple[int], launch: Launch, binding: Binding, outputs: Outputs) -> None:
         del outputs

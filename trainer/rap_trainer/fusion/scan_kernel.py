@@ -1,6 +1,6 @@
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call"
 # Triton functions are compiled from their source; their arguments have no Python types.
-"""First pass over lists: the length of every result, its offsets, its total and its landmarks."""
+"""First pass over lists: the length of every result, its offsets, its total, and which rows of each group have elements."""
 
 from __future__ import annotations
 
@@ -9,17 +9,12 @@ import triton.language as tl
 
 from rap_trainer.fusion.lists import result_length
 from rap_trainer.fusion.words import (
-    LANDMARK_BITS,
-    LIST_LANDMARKS,
+    LIST_FILLED,
     LIST_LENGTHS,
-    LIST_NUM_LANDMARKS,
     LIST_OFFSETS,
     LIST_SLOT,
     LIST_WORDS,
 )
-from rap_trainer.fusion.words import LANDMARK_ELEMENTS as ELEMENTS
-
-LANDMARK_ELEMENTS = tl.constexpr(ELEMENTS)
 
 
 @triton.jit(do_not_specialize=["first", "end", "num_slots", "num_rows"])
@@ -31,20 +26,23 @@ def scan_kernel(
     num_slots,
     counts,
     offsets,
-    landmarks,
+    filled,
     totals,
     lengths,
     num_rows,
     STRUCTURES: tl.constexpr,
     ROWS: tl.constexpr,
+    GROUP: tl.constexpr,
 ):
-    """Entries [first, end), one at a time a program. `totals` int64; offsets int32, num_rows + 1 an entry."""
+    """Entries [first, end), one at a time a program. `totals` int64; offsets int32, num_rows + 1 an entry.
+
+    `filled`: of each GROUP of rows those that have elements, one after the other.
+    """
     index = first + tl.program_id(0)
     while index < end:
         entry = entries + index * LIST_WORDS
         carry = tl.zeros([], tl.int32)
-        marks = tl.load(entry + LIST_LANDMARKS)
-        num_marks = tl.load(entry + LIST_NUM_LANDMARKS)
+        notes = tl.load(entry + LIST_FILLED)
         begin = 0
         while begin < num_rows:
             row = begin + tl.arange(0, ROWS)
@@ -57,23 +55,16 @@ def scan_kernel(
             where_offsets = tl.load(entry + LIST_OFFSETS)
             if where_offsets >= 0:
                 tl.store(offsets + where_offsets + row, before, mask=mask)
-            if marks >= 0:
-                window = (before + LANDMARK_ELEMENTS - 1) >> LANDMARK_BITS
-                more = tl.max(tl.where(held > 0, ((after + LANDMARK_ELEMENTS - 1) >> LANDMARK_BITS) - window, 0), 0)
-                k = 0
-                while k < more:
-                    begins = (held > 0) & (((window + k) << LANDMARK_BITS) < after) & (window + k < num_marks)
-                    tl.store(landmarks + marks + window + k, row, mask=begins)
-                    k += 1
+            if notes >= 0:
+                has = tl.reshape((held > 0).to(tl.int32), (ROWS // GROUP, GROUP))
+                before = tl.reshape(tl.cumsum(has, 1) - has, (ROWS,))
+                tl.store(filled + notes + row - row % GROUP + before, row, mask=held > 0)
             carry += tl.sum(held, 0)
             begin += ROWS
         tl.store(totals + index, carry.to(tl.int64))
         where_offsets = tl.load(entry + LIST_OFFSETS)
         if where_offsets >= 0:
             tl.store(offsets + where_offsets + num_rows, carry)
-        last = (carry + LANDMARK_ELEMENTS - 1) >> LANDMARK_BITS
-        if (marks >= 0) & (last < num_marks):
-            tl.store(landmarks + marks + last, num_rows - 1)
         index += tl.num_programs(0)
 
 

@@ -7,8 +7,7 @@ into `chosen`, and each row learns where its part starts and how many there are.
 a barrier of the program. A draw that selections share has been made before (`draw_kernel`).
 
 Where the only nulls of a group are lists of one null, and no sample is drawn but a shared one, a row's picks follow from the row: they are counted,
-and found by whoever reads them. BY_ROW, the group's flag says so, and the starts hold its rows that have any, one after the other; BY_PLACE, the starts hold
--1 - where the list begins.
+and found by whoever reads them. BY_ROW, the group's flag says so; BY_PLACE, its starts hold -1 - where the list begins.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ import triton.language as tl
 
 from rap_trainer.fusion.bits import first_bits, num_bits
 from rap_trainer.fusion.draw_kernel import row_hashes, sampled
-from rap_trainer.fusion.lists import raw_length, row_of
+from rap_trainer.fusion.lists import raw_length, rows_with_elements
 from rap_trainer.fusion.ops.elements import null_flags
 from rap_trainer.fusion.ops.sigrid_hash import twang_mix64
-from rap_trainer.fusion.warp import lasts, ranks, running_max
+from rap_trainer.fusion.warp import lasts, owners, ranks, running_max
 from rap_trainer.fusion.words import (
     BY_PLACE,
     BY_ROW,
@@ -32,10 +31,10 @@ from rap_trainer.fusion.words import (
     OPERAND_STARTS,
     PROPAGATE,
     SELECTION_DRAW,
+    SELECTION_FILLED,
     SELECTION_FOUND,
     SELECTION_HASHES,
     SELECTION_KEEP,
-    SELECTION_LANDMARKS,
     SELECTION_LIMIT,
     SELECTION_MODE,
     SELECTION_PARTNER,
@@ -57,7 +56,7 @@ def select_kernel(
     pointers,
     num_slots,
     offsets,
-    landmarks,
+    filled,
     counts,
     chosen,
     hashes,
@@ -77,7 +76,7 @@ def select_kernel(
     `counts` has three parts a selection: counts, starts, flags of null rows. `mixed`: twang_mix64 of the positions
     0..num_mixed - 1. BALLOTS: of `warp`.
     """
-    lists = (offsets, landmarks, counts, chosen, hashes, drawn)
+    lists = (offsets, filled, counts, chosen, hashes, drawn)
     groups = (num_rows + ROWS - 1) // ROWS
     item = tl.program_id(0)
     while item < (end - first) * groups:
@@ -119,8 +118,8 @@ def select_rows(
     POSITIONS: tl.constexpr,
     BALLOTS: tl.constexpr,
 ):
-    """What remains of a group of rows. `lists`: (offsets, landmarks, counts, chosen, hashes, drawn)."""
-    offsets, landmarks, counts, chosen, hashes, drawn = lists
+    """What remains of a group of rows. `lists`: (offsets, filled, counts, chosen, hashes, drawn)."""
+    offsets, filled, counts, chosen, hashes, drawn = lists
     row = first_row + tl.arange(0, ROWS)
     mask = row < num_rows
     length = raw_length(selection, row, mask, pointers, num_slots)
@@ -140,11 +139,8 @@ def select_rows(
         taken = count_picks(selection, row, mask, taken, draw, drawn, POSITIONS)
         if found == BY_PLACE:
             tl.store(starts + row, -1 - tl.load(own + row, mask=mask, other=0), mask=mask)
-        else:
-            has = (taken > 0).to(tl.int32)
-            tl.store(starts + first_row + tl.cumsum(has, 0) - 1, row, mask=mask & (has != 0))
     else:
-        where = (offsets, landmarks, chosen, hashes, drawn)
+        where = (offsets, filled, chosen, hashes, drawn)
         taken = select_elements(
             selection,
             first_row,
@@ -226,8 +222,8 @@ def select_elements(
     POSITIONS: tl.constexpr,
     BALLOTS: tl.constexpr,
 ):
-    """int32 [R]: elements of each row that remain, -1 of a null row, element by element. `where`: (offsets, landmarks, chosen, hashes, drawn)."""
-    offsets, landmarks, chosen, hashes, drawn = where
+    """int32 [R]: elements of each row that remain, -1 of a null row, element by element. `where`: (offsets, filled, chosen, hashes, drawn)."""
+    offsets, filled, chosen, hashes, drawn = where
     last_row = tl.minimum(first_row + ROWS, num_rows)
     row = first_row + tl.arange(0, ROWS)
     mask = row < num_rows
@@ -245,7 +241,10 @@ def select_elements(
         begin = tl.load(offsets + begins + first_row)
         stop = tl.load(offsets + begins + last_row)
     if mode == PROPAGATE:
-        flag_null_rows(selection, begin, stop, pointers, num_slots, offsets, landmarks, flags, TILE)
+        lists = (offsets, filled)
+        flag_null_rows(
+            selection, first_row, num_rows, begin, stop, pointers, num_slots, lists, flags, ROWS, TILE, BALLOTS
+        )
     taken = length
     if tl.load(selection + OPERAND_CHOSEN) >= 0:
         where = (offsets, chosen, starts, hashes, drawn)
@@ -297,31 +296,39 @@ def null_elements(selection, element, exists, pointers, num_slots):
 
 
 @triton.jit
-def row_bounds(selection, element, exists, offsets, landmarks):
-    """(row, its first element, one past its last) of each element; a number is a row of one."""
-    row = element
-    row_begin = element
-    row_end = element + 1
-    begins = tl.load(selection + OPERAND_OFFSETS)
-    if begins >= 0:
-        own = offsets + begins
-        row = row_of(own, landmarks + tl.load(selection + SELECTION_LANDMARKS), element, exists)
-        row_begin = tl.load(own + row, mask=exists, other=0)
-        row_end = tl.load(own + row + 1, mask=exists, other=0)
-    return row, row_begin, row_end
-
-
-@triton.jit
-def flag_null_rows(selection, begin, end, pointers, num_slots, offsets, landmarks, flags, TILE: tl.constexpr):
-    """Flags the rows of null elements; a tile without any is done after reading its null flags."""
+def flag_null_rows(
+    selection,
+    first_row,
+    num_rows,
+    begin,
+    end,
+    pointers,
+    num_slots,
+    lists,
+    flags,
+    ROWS: tl.constexpr,
+    TILE: tl.constexpr,
+    BALLOTS: tl.constexpr,
+):
+    """Flags the rows of null elements; a tile without any is done after reading its null flags. `lists`: (offsets, filled)."""
+    offsets, filled = lists
+    own = tl.load(selection + OPERAND_OFFSETS)
+    is_list = own >= 0
+    LANES: tl.constexpr = TILE if BALLOTS else ROWS
+    row, begins = tl.arange(0, LANES), tl.arange(0, LANES)
+    if is_list:
+        notes = filled + tl.load(selection + SELECTION_FILLED)
+        row, begins = rows_with_elements(offsets + own, notes, first_row, num_rows, ROWS, LANES)
     at = begin
     while at < end:
         element = at + tl.arange(0, TILE)
         exists = element < end
         null = null_elements(selection, element, exists, pointers, num_slots)
         if tl.max(null.to(tl.int32), 0) != 0:
-            row, _begin, _end = row_bounds(selection, element, exists, offsets, landmarks)
-            tl.store(flags + row, tl.full([TILE], 1, tl.int32), mask=exists & (null != 0))
+            of = element
+            if is_list:
+                of, _begin = owners(begins, row, begins, at, TILE, BALLOTS)
+            tl.store(flags + of, tl.full([TILE], 1, tl.int32), mask=exists & (null != 0))
         at += TILE
 
 

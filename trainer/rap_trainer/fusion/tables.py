@@ -17,7 +17,7 @@ from rap_trainer.fusion.ops.step import STEP_WORDS, Step
 from rap_trainer.fusion.sizes import Sizes
 from rap_trainer.fusion.slot import Slot
 from rap_trainer.fusion.stages import JointComparison, Lane, Operand, Selection, Stage, chain_of
-from rap_trainer.fusion.words import COMPARISON_KINDS, FOUND_CODES, KIND_CODES, LANDMARK_ELEMENTS, MODES, STRUCTURES
+from rap_trainer.fusion.words import COMPARISON_KINDS, FOUND_CODES, KIND_CODES, MODES, STRUCTURES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,11 +57,12 @@ class Tables:
     num_counts: int = 0
     num_chosen: int = 0
     num_hashes: int = 0
-    num_landmarks: int = 0
+    num_filled: int = 0
     capacities: list[int] = field(default_factory=list)
     """Of each entry."""
     _offsets: dict[Slot, int] = field(default_factory=dict)
-    _landmarks: dict[Slot, int] = field(default_factory=dict)
+    _filled: dict[Slot, int] = field(default_factory=dict)
+    """Of raw lists."""
     _counts: dict[Selection, int] = field(default_factory=dict)
     _chosen: dict[Selection, int] = field(default_factory=dict)
     _hashes: dict[Selection, int] = field(default_factory=dict)
@@ -75,7 +76,7 @@ class Tables:
             self.sizes.stage(stage)
         for operand in groups.raw_lists:
             self._offsets[operand.slot] = self._take_offsets()
-        for selection, operand in zip(groups.selections, groups.selected, strict=True):
+        for selection, operand in self._selected:
             self._add_selection(selection, operand)
         for operand in groups.raw_lists:
             self._add_raw(operand)
@@ -83,7 +84,7 @@ class Tables:
         chains = self._chains()
         for number, stage in enumerate(groups.stages):
             self._add_stage(stage, chains[number], places)
-        self.selections = [self._selection_row(s, o) for s, o in zip(groups.selections, groups.selected, strict=True)]
+        self.selections = [self._selection_row(s, o) for s, o in self._selected]
         self.comparisons = [self._comparison_row(comparison) for comparison in groups.comparisons]
         self.lanes = [
             self._lane_row(lane, launch.forms.index(lane.form), places)
@@ -136,11 +137,10 @@ class Tables:
         self.num_offsets += self.sizes.batch_size + 1
         return begin
 
-    def _take_landmarks(self, capacity: int) -> tuple[int, int]:
-        """(first, number) of the landmarks of a list."""
-        first, number = self.num_landmarks, capacity // LANDMARK_ELEMENTS + 2
-        self.num_landmarks += number
-        return first, number
+    def _take_filled(self) -> int:
+        begin = self.num_filled
+        self.num_filled += self.sizes.batch_size
+        return begin
 
     def _add_selection(self, selection: Selection, operand: Operand) -> None:
         self._counts[selection] = self.num_counts
@@ -173,10 +173,10 @@ class Tables:
     def _add_raw(self, operand: Operand) -> None:
         """An entry that only finds a column's offsets."""
         limit, capacity = 2**31 - 1, self.sizes.operand(operand)
-        first, number = self._take_landmarks(capacity)
-        self._landmarks[operand.slot] = first
-        places = (self._offsets[operand.slot], first, number)
-        words = (limit, 0, 0, limit, -1, -1, *places, 1, 0, 0, 0, 0, 0, 0, -1, capacity)
+        filled = -1
+        if operand.slot in self._flagged:
+            filled = self._filled[operand.slot] = self._take_filled()
+        words = (limit, 0, 0, limit, -1, -1, self._offsets[operand.slot], filled, 0, 0, 0, 0, 0, 0, -1, capacity)
         self.entries.append(padded((*self._operand(operand), *self._operand(None), *words), 40))
         self.capacities.append(capacity)
 
@@ -197,11 +197,10 @@ class Tables:
         capacity = self.sizes.stage(stage)
         destination, structure, selection = stage.destination, stage.structure, stage.operand.selection
         sources = (*self._operand(stage.operand), *self._operand(structure.other))
-        offsets, landmarks = -1, (-1, 0)
-        if not stage.keeps_positions or destination.slot is not None:
-            offsets, landmarks = self._take_offsets(), self._take_landmarks(capacity)
-            if destination.slot is not None:
-                self._offsets[destination.slot], self._landmarks[destination.slot] = offsets, landmarks[0]
+        offsets = self._take_offsets()
+        filled = -1 if stage.keeps_positions else self._take_filled()
+        if destination.slot is not None:
+            self._offsets[destination.slot] = offsets
         slot = -1 if destination.slot is None else self.slot(destination.slot)
         weights = -1
         if destination.slot is not None and stage.weighted:
@@ -214,8 +213,7 @@ class Tables:
             places[destination.index].lengths_row if destination.slot is None else -1,
             slot,
             offsets,
-            *landmarks,
-            int(stage.keeps_positions),
+            filled,
             *self._range(stage.pre),
             *self._range(stage.post),
             KIND_CODES[destination.written],
@@ -225,6 +223,7 @@ class Tables:
             *chains,
             int(selection in self.groups.found and stage.keeps_picks),
             self._draw(selection),
+            int(stage.keeps_positions),
         )
         self.entries.append(padded((*sources, *words), 40))
         self.capacities.append(capacity)
@@ -239,12 +238,21 @@ class Tables:
             -1 if draw is None else draw.rate_word,
             0 if draw is None else draw.salt,
             self._hashes.get(selection, -1),
-            self._landmarks.get(operand.slot, -1),
+            self._filled.get(operand.slot, -1),
             selection.keep,
             self._draw(selection),
             FOUND_CODES[self.groups.found.get(selection, "written")],
         )
         return padded((*self._operand(plain), *words), 24)
+
+    @property
+    def _selected(self) -> list[tuple[Selection, Operand]]:
+        return list(zip(self.groups.selections, self.groups.selected, strict=True))
+
+    @property
+    def _flagged(self) -> set[Slot]:
+        """Lists of which a selection looks for the rows of nulls."""
+        return {operand.slot for selection, operand in self._selected if selection.mode == "propagate"}
 
     def _draw(self, selection: Selection | None) -> int:
         """The place of a selection's draw among those that are shared, or -1."""

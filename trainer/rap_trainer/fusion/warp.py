@@ -45,19 +45,18 @@ LASTS = tl.constexpr(
 LASTS_OPERANDS = tl.constexpr(_OUTPUTS + ",r" * 8)
 
 OWNERS = tl.constexpr(
-    "{ .reg .b32 r, m, t, j, n, upto; mov.u32 upto, %lanemask_le; sub.s32 r, $12, $24; mov.u32 n, $28; "
+    "{ .reg .pred p; .reg .b32 r, m, t, j, n, upto; mov.u32 upto, %lanemask_le; setp.lt.s32 p, $8, $20; vote.sync.ballot.b32 n, p, 0xffffffff; popc.b32 n, n; sub.s32 r, $8, $20; "
     + " ".join(
         "shl.b32 m, 1, r; redux.sync.or.b32 m, m, 0xffffffff; and.b32 t, m, upto; popc.b32 t, t; add.s32 j, n, t; add.s32 j, j, -1; "
-        f"shfl.sync.idx.b32 ${k}, $16, j, 31, 0xffffffff; shfl.sync.idx.b32 ${4 + k}, $20, j, 31, 0xffffffff; "
+        f"shfl.sync.idx.b32 ${k}, $12, j, 31, 0xffffffff; shfl.sync.idx.b32 ${4 + k}, $16, j, 31, 0xffffffff; "
         "popc.b32 t, m; add.s32 n, n, t; add.s32 r, r, -32;"
         for k in range(4)
     )
-    + " ".join(f"mov.u32 ${8 + k}, n;" for k in range(4))
     + " }"
 )
-"""Of what ranges hold (begin in $12, two numbers in $16 and $20, each lane one range), the first element in $24 and how many ranges begin before it
-in $28: the two numbers of the range of each element, and how many ranges begin before the next tile. A shift of 32 or more gives 0."""
-OWNERS_OPERANDS = tl.constexpr(",".join(["=&r"] * 12) + ",r" * 20)
+"""Of ranges, each lane one: where it begins in $8, two numbers of it in $12 and $16; the first element of a tile in $20. The two numbers of the range of each
+element. A shift of 32 or more gives 0."""
+OWNERS_OPERANDS = tl.constexpr(_OUTPUTS + ",r" * 16)
 
 
 @triton.jit
@@ -99,18 +98,17 @@ def lasts(marks, ahead, BALLOTS: tl.constexpr):
 
 
 @triton.jit
-def owners(begins, first, second, at, ahead, TILE: tl.constexpr, BALLOTS: tl.constexpr):
-    """(`first` and `second` of the range that holds each of the elements from `at` on, ranges that begin before the next tile), int32 [T].
+def owners(begins, first, second, at, TILE: tl.constexpr, BALLOTS: tl.constexpr):
+    """`first` and `second` of the range that holds each of the elements from `at` on, int32 [T] both.
 
     Ranges lie one after the other, none of them empty; `begins` of none is past all elements. BALLOTS: the three are [T] and hold 32 ranges over and over.
-    `ahead`: ranges that begin before `at`.
     """
     if BALLOTS:
-        one, two, ahead = tl.inline_asm_elementwise(
+        one, two = tl.inline_asm_elementwise(
             OWNERS,
             OWNERS_OPERANDS,
-            [begins, first, second, at + tl.zeros_like(begins), ahead],
-            dtype=(tl.int32, tl.int32, tl.int32),
+            [begins, first, second, at + tl.zeros_like(begins)],
+            dtype=(tl.int32, tl.int32),
             is_pure=False,
             pack=4,
         )
@@ -118,4 +116,4 @@ def owners(begins, first, second, at, ahead, TILE: tl.constexpr, BALLOTS: tl.con
         element = at + tl.arange(0, TILE)
         number = tl.sum((begins[None, :] <= element[:, None]).to(tl.int32), 1) - 1
         one, two = tl.gather(first, number, 0), tl.gather(second, number, 0)
-    return one, two, ahead
+    return one, two

@@ -48,11 +48,6 @@ OPERAND_WEIGHTS = tl.constexpr(6)  # slot of the weights, or -1
 OPERAND_STARTS = tl.constexpr(7)  # where its selection's starts within the positions begin
 OPERAND_WORDS = tl.constexpr(8)
 
-LANDMARK_BITS = tl.constexpr(6)
-LANDMARK_ELEMENTS = 64
-"""Elements from one landmark to the next: the row of every 64th element is noted when lengths are scanned, so that a
-list of 20 elements a row is found in 3 steps instead of 6 (a step costs about 10 instructions an element)."""
-
 # One row for each list whose lengths are scanned: a stage, or a raw list whose offsets are needed.
 LIST_WORDS = tl.constexpr(40)
 LIST_OPERAND = tl.constexpr(0)
@@ -64,18 +59,17 @@ LIST_AFTER = tl.constexpr(19)  # limit
 LIST_LENGTHS = tl.constexpr(20)  # row of the output lengths, or -1
 LIST_SLOT = tl.constexpr(21)  # scratch slot that receives lengths, or -1
 LIST_OFFSETS = tl.constexpr(22)  # where to write offsets, or -1
-LIST_LANDMARKS = tl.constexpr(23)  # where its landmarks begin, or -1
-LIST_NUM_LANDMARKS = tl.constexpr(24)  # room there
-LIST_KEEPS = tl.constexpr(25)  # element e comes from element e
-LIST_PRE = tl.constexpr(26)  # first step
-LIST_POST = tl.constexpr(28)
-LIST_KIND = tl.constexpr(30)
-LIST_TARGET = tl.constexpr(31)  # ids: the sparse feature; scratch: the slot
-LIST_WEIGHTS = tl.constexpr(32)  # scratch slot of the weights, or -1
-LIST_CAPACITY = tl.constexpr(33)  # elements the destination holds
-LIST_CHAINS = tl.constexpr(34)  # which of the launch's chains: before the structure, after it
-LIST_BY_ROW = tl.constexpr(36)  # picked: its picks are found by row where that is possible
-LIST_DRAW = tl.constexpr(37)  # picked: the draw by which they are, or -1: all elements of a row
+LIST_FILLED = tl.constexpr(23)  # where its rows that have elements are noted, or -1
+LIST_PRE = tl.constexpr(24)  # first step
+LIST_POST = tl.constexpr(26)
+LIST_KIND = tl.constexpr(28)
+LIST_TARGET = tl.constexpr(29)  # ids: the sparse feature; scratch: the slot
+LIST_WEIGHTS = tl.constexpr(30)  # scratch slot of the weights, or -1
+LIST_CAPACITY = tl.constexpr(31)  # elements the destination holds
+LIST_CHAINS = tl.constexpr(32)  # which of the launch's chains: before the structure, after it
+LIST_BY_ROW = tl.constexpr(34)  # picked: its picks are found by row where that is possible
+LIST_DRAW = tl.constexpr(35)  # picked: the draw by which they are, or -1: all elements of a row
+LIST_KEEPS = tl.constexpr(36)  # element e comes from element e
 
 SAME = tl.constexpr(0)
 NGRAM = tl.constexpr(1)
@@ -95,7 +89,7 @@ SELECTION_LIMIT = tl.constexpr(10)
 SELECTION_RATE = tl.constexpr(11)  # or -1: no sample
 SELECTION_SALT = tl.constexpr(12)
 SELECTION_HASHES = tl.constexpr(13)  # where the hashes of its rows begin
-SELECTION_LANDMARKS = tl.constexpr(14)  # where the landmarks of its list begin
+SELECTION_FILLED = tl.constexpr(14)  # where the rows of its list that have elements are noted, or -1
 SELECTION_KEEP = tl.constexpr(15)  # limit after the sample
 SELECTION_DRAW = tl.constexpr(16)  # the draw it shares, or -1
 SELECTION_FOUND = tl.constexpr(17)  # how its picks are found where rows allow it: a key of FOUND_CODES

@@ -135,8 +135,8 @@ def _work(launch: Launch, groups: Groups, sizes: Sizes) -> LaunchWork:
         room = len(entries) * -(-rows // tiles.wide_lane) * tiles.wide_lane / tiles.lane
     elif launch.kernel == "values":
         stages = groups.stages[launch.first - skipped : launch.end - skipped]
-        pieces = -(-rows // tiles.select[0]) if launch.picked else None
-        entries = [_stage(stage, sizes, tiles.value, general=launch.general, pieces=pieces) for stage in stages]
+        pieces = -(-rows // tiles.select[0])
+        entries = [_stage(stage, sizes, pieces, general=launch.general and not launch.picked) for stage in stages]
     elif launch.kernel == "compare":
         compared = groups.comparisons[launch.first : launch.end]
         entries = [_comparison(each, sizes, rows) for each in compared]
@@ -174,8 +174,8 @@ def _lane(lane: Lane, sizes: Sizes, tiles: int) -> EntryWork:
     return EntryWork(feature=lane.feature, num_bytes=rows * (read + written), ops=ops, num_tiles=tiles)
 
 
-def _stage(stage: Stage, sizes: Sizes, tile: int, *, general: bool, pieces: int | None) -> EntryWork:
-    """`pieces`: groups of rows that programs take in turn; None: they take so many elements, and look for their rows."""
+def _stage(stage: Stage, sizes: Sizes, pieces: int, *, general: bool) -> EntryWork:
+    """`pieces`: groups of rows that programs take in turn; `general`: elements may have to find their rows."""
     rows, operand = sizes.rows, stage.operand
     kept = at_most(_kept(operand, sizes), stage.limit_before)
     read = mean(kept)
@@ -184,7 +184,7 @@ def _stage(stage: Stage, sizes: Sizes, tile: int, *, general: bool, pieces: int 
     written = ID_BYTES if stage.destination.slot is None else stage.destination.dtype.num_bytes
     num_bytes = read * (operand.dtype.num_bytes + sizes.flags(operand.slot) + weights) + made * (written + weights)
     ops = Counter({":element": int(rows * made), ":row": rows})
-    if pieces is None and (general or not stage.keeps_positions):
+    if general and not stage.keeps_positions:
         ops[":find"] = int(rows * made)
     if stage.structure.kind not in ("same", "fill_rows", "null_rows"):
         ops[f":{stage.structure.kind}"] = int(
@@ -193,8 +193,7 @@ def _stage(stage: Stage, sizes: Sizes, tile: int, *, general: bool, pieces: int 
     for steps, count in ((stage.pre, read), (stage.post, made)):
         for step in steps:
             ops[step.name] += int(rows * count)
-    tiles = max(1, -(-ops[":element"] // tile)) if pieces is None else pieces
-    return EntryWork(feature=stage.feature, num_bytes=rows * (num_bytes + 2 * LENGTH_BYTES), ops=ops, num_tiles=tiles)
+    return EntryWork(feature=stage.feature, num_bytes=rows * (num_bytes + 2 * LENGTH_BYTES), ops=ops, num_tiles=pieces)
 
 
 def _kept(operand: Operand, sizes: Sizes) -> Lengths:
