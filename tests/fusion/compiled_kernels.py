@@ -83,7 +83,7 @@ def main() -> None:
             for kernel, picked in ((values_kernel, True), (values_kernel, False), (select_kernel, False))
             for warps in (1, 4)
         ),
-        (draw_kernel, {"ROWS": 8, "POSITIONS": 128}, 4),
+        (draw_kernel, {"ROWS": 4, "POSITIONS": 128, "BALLOTS": True}, 1),
         (scan_kernel, {"STRUCTURES": EVERY_STRUCTURE, "ROWS": 2048, "GROUP": 32}, 8),
         (bases_kernel, {"STAGES": 64, "FEATURES": 64}, 4),
         (compare_kernel, {"WIDTH": 32}, 1),

@@ -61,6 +61,7 @@ NULLABLE_NUMBERS = [
     sparse("null_filled_list", "i64", {"onehot": {"low": 0, "high": 8, "classes": 3, "dtype": "int64"}}, FILL, HASH),
     sparse("plain", "i32", FILL, HASH),
 ]
+NAN_TOO = {"fillNull": {"value": 0, "nan": True}}
 LISTS = [
     sparse("hash", "ids", HASH),
     sparse("hash32", "ids32", FILL, HASH),
@@ -97,13 +98,15 @@ SKIPPING = [{**feature, "nulls": "skip"} for feature in LISTS]
 COMPARED = [
     dense(stem, "ids", {stem: {"match": "more"}}, FILL) for stem in ("hasIdOverlap", "idOverlapCount", "getMaxCount")
 ] + [
-    dense("jaccard", "ids", {"jaccard": {"match": "more"}}, {"fillNull": {"value": 0, "nan": True}}),
+    dense("jaccard", "ids", {"jaccard": {"match": "more"}}, NAN_TOO),
     dense("cosine", "ids", {"cosine": {"match": "more", "idScores": "scores", "matchScores": "more_scores"}}, FILL),
     *(
         dense(stem, "ids", {stem: {"match": "more", "scores": "more_scores"}}, FILL)
         for stem in ("scoreSum", "scoreMin", "scoreMax")
     ),
     dense("computed", "ids", {"firstx": {"n": 3}}, {"idOverlapCount": {"match": "few"}}, {"log1p": {}}, FILL),
+    dense("shortened", "ids", {"firstx": {"n": 3}}, {"firstx": {"n": 2}}, {"getMaxCount": {"match": "more"}}, FILL),
+    {**dense("skipping", "ids", {"firstx": {"n": 3}}, {"jaccard": {"match": "more"}}, NAN_TOO), "nulls": "skip"},
     sparse("bucketed", "ids", {"idOverlapCount": {"match": "more"}}, {"bucketize": {"borders": [0.5, 1.5]}}),
 ]
 WEIGHTED = [

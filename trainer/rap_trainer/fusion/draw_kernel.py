@@ -11,14 +11,14 @@ import triton
 import triton.language as tl
 
 from rap_trainer.fusion.ops.sigrid_hash import hash_128_to_64, twang_mix64
+from rap_trainer.fusion.warp import ranks
 from rap_trainer.fusion.words import DRAW_RATE, DRAW_SALT, DRAW_WORDS
 
 
 @triton.jit
-def row_hashes(salt, row_ids, row, mask):
-    """int64 [R]: what a draw takes of each row."""
-    row_id = tl.load(row_ids + row, mask=mask, other=0)
-    return hash_128_to_64(salt + tl.zeros_like(row_id), twang_mix64(row_id))
+def row_hash(salt, row_ids, row):
+    """int64: what a draw takes of a row."""
+    return hash_128_to_64(salt, twang_mix64(tl.load(row_ids + row)))
 
 
 @triton.jit
@@ -41,29 +41,29 @@ def draw_kernel(
     places,
     ROWS: tl.constexpr,
     POSITIONS: tl.constexpr,
+    BALLOTS: tl.constexpr,
 ):
-    """Draws [first, end) x groups of ROWS rows. `capacity`: rows of each draw's part of the results.
+    """Draws [first, end) x groups of ROWS rows. `capacity`: rows of each draw's part of the results. BALLOTS: of `warp`.
 
     `drawn`: a bit a position, POSITIONS // 32 int32 a row. `places`: the positions that are drawn, one after the other, POSITIONS int8 a row.
     """
     WORDS: tl.constexpr = POSITIONS // 32
     groups = (num_rows + ROWS - 1) // ROWS
+    position = tl.arange(0, POSITIONS)
+    mixed = twang_mix64(position.to(tl.int64))
     item = tl.program_id(0)
     while item < (end - first) * groups:
         number = first + item // groups
         draw = draws + number * DRAW_WORDS
-        row = (item % groups) * ROWS + tl.arange(0, ROWS)
-        mask = row < num_rows
-        position = tl.arange(0, POSITIONS)
-        row_hash = row_hashes(tl.load(draw + DRAW_SALT), row_ids, row, mask)
-        mixed = twang_mix64(position.to(tl.int64))
-        takes = sampled(row_hash[:, None], mixed[None, :], tl.load(draw + DRAW_RATE)).to(tl.int32)
-        at = number * capacity + row
-        bits = tl.sum(tl.reshape(takes, (ROWS, WORDS, 32)) << tl.arange(0, 32)[None, None, :], 2)
-        word = at[:, None] * WORDS + tl.arange(0, WORDS)[None, :]
-        tl.store(drawn + word, bits, mask=mask[:, None])
-        place = at[:, None] * POSITIONS + tl.cumsum(takes, 1) - takes
-        tl.store(
-            places + place, (position[None, :] + tl.zeros_like(takes)).to(tl.int8), mask=mask[:, None] & (takes != 0)
-        )
+        salt, rate = tl.load(draw + DRAW_SALT), tl.load(draw + DRAW_RATE)
+        row = (item % groups) * ROWS
+        last = tl.minimum(row + ROWS, num_rows)
+        while row < last:
+            takes = sampled(row_hash(salt, row_ids, row) + tl.zeros_like(mixed), mixed, rate).to(tl.int32)
+            at = number.to(tl.int64) * capacity + row
+            bits = tl.sum(tl.reshape(takes, (WORDS, 32)) << tl.arange(0, 32)[None, :], 1)
+            tl.store(drawn + at * WORDS + tl.arange(0, WORDS), bits)
+            before, _number = ranks(takes, BALLOTS)
+            tl.store(places + at * POSITIONS + before, position.to(tl.int8), mask=takes != 0)
+            row += 1
         item += tl.num_programs(0)

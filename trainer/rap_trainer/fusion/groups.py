@@ -50,7 +50,7 @@ class Tiles:
     """Rows and elements of a program that works on lists, which is one warp: a selection, or values."""
     long: int = 16
     """values: tiles of a group of rows, on average, from which several programs take turns with them."""
-    draw: tuple[int, int] = (8, 128)
+    draw: tuple[int, int] = (4, 128)
     """Rows of a draw that many selections share, and positions: the longest list it is made for."""
     least_shared: int = 8
     """Selections that must share a draw: it is made for all positions, of which a list of mean length has a sixth."""

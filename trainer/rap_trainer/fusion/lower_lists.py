@@ -196,7 +196,18 @@ class ListLowering:
             slot = self.lowering.scalar_slot(node, self.feature)
             selection = Selection(slot=slot, mode="propagate") if self.lowering.may_be_null(node) else None
             return Operand(slot=slot, dtype=self.lowering.scalar_dtype(node), is_list=False, selection=selection)
-        return self._computed(node)
+        return self._shortened(node) or self._computed(node)
+
+    def _shortened(self, node: Node) -> Operand | None:
+        """The first elements of a column's lists, which need no scratch; None for any other list."""
+        limit, source = NO_LIMIT, node
+        while isinstance(source.op, Firstx):
+            limit, source = min(limit, source.op.n), self.lowering.node(source.inputs[0])
+        if source is node or (source.column is None and source.collapse is None) or not source.type.is_list:
+            return None
+        operand = self.operand(source)
+        selection = operand.selection or Selection(slot=operand.slot)
+        return replace(operand, selection=replace(selection, keep=min(limit, selection.keep)))
 
     def _column(self, node: Node, selection: Selection | None) -> Operand:
         assert node.column is not None

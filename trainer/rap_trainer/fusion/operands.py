@@ -10,7 +10,7 @@ import triton.language as tl
 from rap_trainer.fusion.lists import operand_length
 from rap_trainer.fusion.ops.apply import apply_chain
 from rap_trainer.fusion.ops.codes import holds
-from rap_trainer.fusion.ops.elements import load_element, null_flags, store_scratch
+from rap_trainer.fusion.ops.elements import load_element, load_flags, store_scratch
 from rap_trainer.fusion.words import (
     FILL_ROWS,
     KIND_IDS,
@@ -36,8 +36,22 @@ def stepped(entry, PART: tl.constexpr, values, position, row, mask, memory, CHAI
 
 
 @triton.jit
-def load_operand(
-    operand,
+def source_of(operand, memory, WEIGHTED: tl.constexpr):
+    """(operand, type, addresses of values, null flags, weights, null flags of weights), 0 where there are none: found once, for all tiles."""
+    pointers, num_slots = memory[3], memory[4]
+    slot = tl.load(operand + OPERAND_SLOT)
+    values, nulls = tl.load(pointers + slot), tl.load(pointers + num_slots + slot)
+    weights, weight_nulls = tl.zeros_like(values), tl.zeros_like(values)
+    if WEIGHTED:
+        slot = tl.load(operand + OPERAND_WEIGHTS)
+        if slot >= 0:
+            weights, weight_nulls = tl.load(pointers + slot), tl.load(pointers + num_slots + slot)
+    return operand, tl.load(operand + OPERAND_DTYPE), values, nulls, weights, weight_nulls
+
+
+@triton.jit
+def load_source(
+    source,
     row,
     index,
     mask,
@@ -48,44 +62,55 @@ def load_operand(
     WEIGHTED: tl.constexpr,
     FLOAT: tl.constexpr,
 ):
-    """(i, f, null, weight) of elements of an operand; a null row that is about to be filled has no element to read."""
-    _steps, _ints, _floats, pointers, num_slots, _counters = memory
-    slot = tl.load(operand + OPERAND_SLOT)
+    """(i, f, null, weight) of elements of a source; a null row that is about to be filled has no element to read."""
+    operand, dtype, values, nulls, weights, weight_nulls = source
     null = index < 0
     exists = mask
     if holds(STRUCTURES, FILL_ROWS):
         if tl.load(entry + LIST_STRUCTURE) == FILL_ROWS:
-            null = operand_length(operand, row, mask, pointers, num_slots, counts) < 0
+            null = operand_length(operand, row, mask, memory[3], memory[4], counts) < 0
             exists = mask & (null == 0)
-    i, f = load_element(tl.load(pointers + slot), tl.load(operand + OPERAND_DTYPE), index, exists, FLOAT)
-    null = null | (null_flags(pointers, num_slots, slot, index, exists) != 0)
+    i, f = load_element(values, dtype, index, exists, FLOAT)
+    null = null | (load_flags(nulls, index, exists) != 0)
     weight = tl.full(index.shape, 1.0, tl.float32)
     if WEIGHTED:
-        slot = tl.load(operand + OPERAND_WEIGHTS)
-        if slot >= 0:
-            address = tl.load(pointers + slot).to(tl.pointer_type(tl.float32))
-            weight = tl.load(address + index, mask=exists, other=1.0)
-            weight = tl.where(null_flags(pointers, num_slots, slot, index, exists) != 0, 1.0, weight)
+        if weights != 0:
+            weight = tl.load(weights.to(tl.pointer_type(tl.float32)) + index, mask=exists, other=1.0)
+            weight = tl.where(load_flags(weight_nulls, index, exists) != 0, 1.0, weight)
     return i, f, null, weight
 
 
 @triton.jit
-def store_elements(entry, i, f, weight, element, mask, pointers, outputs, WEIGHTED: tl.constexpr):
-    """Writes a tile of a result: into the outputs (bases, ids, weights, number of ids), or into scratch."""
-    bases, ids, weights, num_ids = outputs
+def target_of(entry, memory, bases, WEIGHTED: tl.constexpr):
+    """(kind, where elements begin among the outputs or the address of scratch, address of scratch weights or 0): found once, for all tiles."""
+    pointers = memory[3]
     kind = tl.load(entry + LIST_KIND)
     target = tl.load(entry + LIST_TARGET)
+    place, weights = target, tl.zeros_like(target)
     if kind == KIND_IDS:
-        at = tl.load(bases + target) + element
+        place = tl.load(bases + target)
+    else:
+        place = tl.load(pointers + target)
+        if WEIGHTED:
+            slot = tl.load(entry + LIST_WEIGHTS)
+            if slot >= 0:
+                weights = tl.load(pointers + slot)
+    return kind, place, weights
+
+
+@triton.jit
+def store_elements(target, i, f, weight, element, mask, outputs, WEIGHTED: tl.constexpr):
+    """Writes a tile of a result: into the outputs (ids, weights, number of ids), or into scratch."""
+    ids, weights, num_ids = outputs
+    kind, place, into = target
+    if kind == KIND_IDS:
+        at = place + element
         there = mask & (at < num_ids)
         tl.store(ids + at, i.to(ids.dtype.element_ty), mask=there)
         if WEIGHTED:
             tl.store(weights + at, weight, mask=there)
     else:
-        address = tl.load(pointers + target)
-        store_scratch(kind, address, i, f, element, mask)
+        store_scratch(kind, place, i, f, element, mask)
         if WEIGHTED:
-            slot = tl.load(entry + LIST_WEIGHTS)
-            if slot >= 0:
-                into = tl.load(pointers + slot).to(tl.pointer_type(tl.float32))
-                tl.store(into + element, weight, mask=mask)
+            if into != 0:
+                tl.store(into.to(tl.pointer_type(tl.float32)) + element, weight, mask=mask)

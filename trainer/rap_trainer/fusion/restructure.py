@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 
 from rap_trainer.fusion.lists import limited, operand_length, source_index
-from rap_trainer.fusion.operands import load_operand, stepped
+from rap_trainer.fusion.operands import load_source, stepped
 from rap_trainer.fusion.ops.codes import holds
 from rap_trainer.fusion.ops.sigrid_hash import hash_128_to_64
 from rap_trainer.fusion.words import (
@@ -27,6 +27,7 @@ from rap_trainer.fusion.words import (
 @triton.jit
 def restructured(
     entry,
+    sources,
     keeps,
     row,
     position,
@@ -39,7 +40,10 @@ def restructured(
     WEIGHTED: tl.constexpr,
     FLOAT: tl.constexpr,
 ):
-    """(i, f, weight) of a tile of a result; `keeps`: each element comes from the same place. `lists`: (offsets, counts, chosen)."""
+    """(i, f, weight) of a tile of a result; `keeps`: each element comes from the same place.
+
+    `sources`: of the operand and of cartesian's other one. `lists`: (offsets, counts, chosen).
+    """
     at = position
     window = tl.full(element.shape, 1, tl.int32)
     other_at = tl.zeros(element.shape, tl.int32)
@@ -47,36 +51,34 @@ def restructured(
     if keeps == 0:
         at, window, other_at = positions(entry, row, position, mask, memory[3], memory[4], lists[1], STRUCTURES)
         source = source_index(entry + LIST_OPERAND, row, at, mask, lists[0], lists[1], lists[2])
-    i, f, null, weight = load_operand(
-        entry + LIST_OPERAND, row, source, mask, memory, lists[1], STRUCTURES, entry, WEIGHTED, FLOAT
+    i, f, null, weight = load_source(
+        sources[0], row, source, mask, memory, lists[1], STRUCTURES, entry, WEIGHTED, FLOAT
     )
     i, f, null = stepped(entry, 0, (i, f, null), at, row, mask, memory, CHAINS)
     if holds(STRUCTURES, CARTESIAN):
         if tl.load(entry + LIST_STRUCTURE) == CARTESIAN:
-            i, weight = paired(entry, i, weight, row, other_at, mask, memory, lists, WEIGHTED, FLOAT)
+            i, weight = paired(entry, sources[1], i, weight, row, other_at, mask, memory, lists, WEIGHTED, FLOAT)
     if holds(STRUCTURES, WINDOWS):
         if tl.load(entry + LIST_STRUCTURE) == WINDOWS:
             i, weight = windowed(
-                entry, i, weight, row, at, window, mask, memory, lists, CHAINS, STRUCTURES, WEIGHTED, FLOAT
+                entry, sources[0], i, weight, row, at, window, mask, memory, lists, CHAINS, STRUCTURES, WEIGHTED, FLOAT
             )
     i, f, null = stepped(entry, 1, (i, f, null), position, row, mask, memory, CHAINS)
     return i, f, weight
 
 
 @triton.jit
-def paired(entry, i, weight, row, at, mask, memory, lists, WEIGHTED: tl.constexpr, FLOAT: tl.constexpr):
+def paired(entry, source, i, weight, row, at, mask, memory, lists, WEIGHTED: tl.constexpr, FLOAT: tl.constexpr):
     """cartesian: (hash, weight) of elements with those of the other list at positions `at`."""
-    other = entry + LIST_OTHER
-    source = source_index(other, row, at, mask, lists[0], lists[1], lists[2])
-    theirs, _f, _null, their_weight = load_operand(
-        other, row, source, mask, memory, lists[1], 0, entry, WEIGHTED, FLOAT
-    )
+    index = source_index(entry + LIST_OTHER, row, at, mask, lists[0], lists[1], lists[2])
+    theirs, _f, _null, their_weight = load_source(source, row, index, mask, memory, lists[1], 0, entry, WEIGHTED, FLOAT)
     return hash_128_to_64(i, theirs), weight * their_weight
 
 
 @triton.jit
 def windowed(
     entry,
+    source,
     i,
     weight,
     row,
@@ -95,9 +97,9 @@ def windowed(
     size = tl.load(entry + LIST_PARAMETER)
     while k < size:
         more = mask & (k < window)
-        source = source_index(entry + LIST_OPERAND, row, at + k, more, lists[0], lists[1], lists[2])
-        i2, f2, null2, weight2 = load_operand(
-            entry + LIST_OPERAND, row, source, more, memory, lists[1], STRUCTURES, entry, WEIGHTED, FLOAT
+        index = source_index(entry + LIST_OPERAND, row, at + k, more, lists[0], lists[1], lists[2])
+        i2, f2, null2, weight2 = load_source(
+            source, row, index, more, memory, lists[1], STRUCTURES, entry, WEIGHTED, FLOAT
         )
         counted = mask & (row < 0)  # none: the first window that holds an element has counted it
         i2, f2, null2 = stepped(entry, 0, (i2, f2, null2), at + k, row, counted, memory, CHAINS)
@@ -118,19 +120,19 @@ def positions(entry, row, position, mask, pointers, num_slots, counts, STRUCTURE
     if holds(STRUCTURES, NGRAM):
         if structure == NGRAM:
             window = _window(entry, row, mask, parameter, pointers, num_slots, counts)
-            number = position // window
+            number = quotient(position, window)
             source = number + (position - number * window)
     if holds(STRUCTURES, WINDOWS):
         if structure == WINDOWS:
             window = _window(entry, row, mask, parameter, pointers, num_slots, counts)
     if holds(STRUCTURES, ONEHOT_LIST):
         if structure == ONEHOT_LIST:
-            source = position // parameter.to(tl.int32)
+            source = quotient(position, parameter.to(tl.int32))
     if holds(STRUCTURES, CARTESIAN):
         if structure == CARTESIAN:
             length = operand_length(entry + LIST_OTHER, row, mask, pointers, num_slots, counts)
             length = tl.maximum(length, 1)
-            source = position // length
+            source = quotient(position, length)
             other = position - source * length
     return source, window, other
 
@@ -140,3 +142,10 @@ def _window(entry, row, mask, parameter, pointers, num_slots, counts):
     length = operand_length(entry + LIST_OPERAND, row, mask, pointers, num_slots, counts)
     length = limited(length, tl.load(entry + LIST_BEFORE))
     return tl.maximum(limited(length, parameter), 1)
+
+
+@triton.jit
+def quotient(x, divisor):
+    """int32, of numbers that are not negative: unsigned, which takes fewer instructions."""
+    divisor = divisor + tl.zeros_like(x)
+    return (x.to(tl.uint32, bitcast=True) // divisor.to(tl.uint32, bitcast=True)).to(tl.int32, bitcast=True)

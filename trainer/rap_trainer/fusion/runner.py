@@ -174,7 +174,8 @@ class Runner:
             self.scratch.places,
             ROWS=self.tiles.draw[0],
             POSITIONS=self.tiles.draw[1],
-            num_warps=4,
+            BALLOTS=self.tiles.draw[1] == ONE_WARP_TILE and self.num_multiprocessors is not None,
+            num_warps=1,
         )
 
     def _select(self, grid: tuple[int], launch: Launch, binding: Binding, outputs: Outputs) -> None:

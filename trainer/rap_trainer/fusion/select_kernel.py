@@ -16,10 +16,10 @@ import triton
 import triton.language as tl
 
 from rap_trainer.fusion.bits import first_bits, num_bits
-from rap_trainer.fusion.draw_kernel import row_hashes, sampled
+from rap_trainer.fusion.draw_kernel import sampled
 from rap_trainer.fusion.lists import raw_length, rows_with_elements
 from rap_trainer.fusion.ops.elements import null_flags
-from rap_trainer.fusion.ops.sigrid_hash import twang_mix64
+from rap_trainer.fusion.ops.sigrid_hash import hash_128_to_64, twang_mix64
 from rap_trainer.fusion.warp import lasts, owners, ranks, running_max
 from rap_trainer.fusion.words import (
     BY_PLACE,
@@ -232,7 +232,8 @@ def select_elements(
     if mode == PROPAGATE:
         tl.store(flags + row, tl.zeros([ROWS], tl.int32), mask=mask)
     if (draw < 0) & (tl.load(selection + SELECTION_RATE) >= 0):
-        row_hash = row_hashes(tl.load(selection + SELECTION_SALT), row_ids, row, mask)
+        row_id = tl.load(row_ids + row, mask=mask, other=0)
+        row_hash = hash_128_to_64(tl.load(selection + SELECTION_SALT) + tl.zeros_like(row_id), twang_mix64(row_id))
         tl.store(hashes + tl.load(selection + SELECTION_HASHES) + row, row_hash, mask=mask)
     tl.debug_barrier()
     begin, stop = first_row, last_row
@@ -245,7 +246,7 @@ def select_elements(
         flag_null_rows(
             selection, first_row, num_rows, begin, stop, pointers, num_slots, lists, flags, ROWS, TILE, BALLOTS
         )
-    taken = length
+    taken = tl.minimum(length, tl.minimum(tl.load(selection + SELECTION_KEEP), UNLIMITED).to(tl.int32))
     if tl.load(selection + OPERAND_CHOSEN) >= 0:
         where = (offsets, chosen, starts, hashes, drawn)
         stop = pick(

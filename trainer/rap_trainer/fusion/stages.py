@@ -93,7 +93,7 @@ class Selection:
     draw: Draw | None = None
     """The sample; None: all that reach it."""
     keep: int = NO_LIMIT
-    """Elements per row that remain after the sample."""
+    """Elements per row that remain, after the sample."""
 
     @property
     def packs(self) -> bool:

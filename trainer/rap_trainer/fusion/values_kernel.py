@@ -12,16 +12,19 @@ import triton
 import triton.language as tl
 
 from rap_trainer.fusion.lists import rows_with_elements
-from rap_trainer.fusion.operands import load_operand, stepped, store_elements
+from rap_trainer.fusion.operands import load_source, source_of, stepped, store_elements, target_of
+from rap_trainer.fusion.ops.codes import holds
 from rap_trainer.fusion.restructure import restructured
 from rap_trainer.fusion.warp import owners
 from rap_trainer.fusion.words import (
+    CARTESIAN,
     LIST_BY_ROW,
     LIST_CAPACITY,
     LIST_DRAW,
     LIST_FILLED,
     LIST_KEEPS,
     LIST_OFFSETS,
+    LIST_OTHER,
     LIST_WORDS,
     OPERAND_CHOSEN,
     OPERAND_OFFSETS,
@@ -69,7 +72,7 @@ def values_kernel(
     """
     memory = (steps, ints, floats, pointers, num_slots, counters)
     lists = (offsets, filled, counts, chosen, places)
-    outputs = (bases, ids, weights, num_ids)
+    outputs = (ids, weights, num_ids)
     groups = (num_rows + ROWS - 1) // ROWS
     item = tl.program_id(0)
     while item < num_stages * groups * pieces:
@@ -79,13 +82,16 @@ def values_kernel(
         begin = tl.load(own + first_row)
         end = tl.load(own + tl.minimum(first_row + ROWS, num_rows)).to(tl.int64)
         end = tl.minimum(end, tl.load(entry + LIST_CAPACITY)).to(tl.int32)
+        ends = (source_of(entry, memory, WEIGHTED), target_of(entry, memory, bases, WEIGHTED))
         rows = (own, begin, end, first_row, num_rows, capacity, item % pieces, pieces)
         if PICKED:
             picked_elements(
-                entry, rows, memory, lists, outputs, CHAINS, WEIGHTED, FLOAT, ROWS, TILE, POSITIONS, BALLOTS
+                entry, rows, ends, memory, lists, outputs, CHAINS, WEIGHTED, FLOAT, ROWS, TILE, POSITIONS, BALLOTS
             )
         else:
-            elements(entry, rows, memory, lists, outputs, CHAINS, STRUCTURES, WEIGHTED, FLOAT, ROWS, TILE, BALLOTS)
+            elements(
+                entry, rows, ends, memory, lists, outputs, CHAINS, STRUCTURES, WEIGHTED, FLOAT, ROWS, TILE, BALLOTS
+            )
         item += tl.num_programs(0)
 
 
@@ -93,6 +99,7 @@ def values_kernel(
 def picked_elements(
     entry,
     rows,
+    ends,
     memory,
     lists,
     outputs,
@@ -106,6 +113,7 @@ def picked_elements(
 ):
     """Of a group of rows: what its selection picked. `rows` and `lists` as the kernel makes them."""
     own, begin, end, first_row, num_rows, capacity, piece, pieces = rows
+    read, target = ends
     offsets, filled, counts, chosen, places = lists
     sources = offsets + tl.load(entry + OPERAND_OFFSETS)
     picks = chosen + tl.load(entry + OPERAND_CHOSEN) - begin + tl.load(sources + first_row)
@@ -131,10 +139,10 @@ def picked_elements(
             source += ahead
         else:
             source = tl.load(picks + element, mask=mask, other=0)
-        i, f, null, weight = load_operand(entry, element, source, mask, memory, counts, 0, entry, WEIGHTED, FLOAT)
+        i, f, null, weight = load_source(read, element, source, mask, memory, counts, 0, entry, WEIGHTED, FLOAT)
         values = stepped(entry, 0, (i, f, null), element, element, mask, memory, CHAINS)
         i, f, null = stepped(entry, 1, values, element, element, mask, memory, CHAINS)
-        store_elements(entry, i, f, weight, element, mask, memory[3], outputs, WEIGHTED)
+        store_elements(target, i, f, weight, element, mask, outputs, WEIGHTED)
         at += pieces * TILE
 
 
@@ -142,6 +150,7 @@ def picked_elements(
 def elements(
     entry,
     rows,
+    ends,
     memory,
     lists,
     outputs,
@@ -155,6 +164,10 @@ def elements(
 ):
     """Of a group of rows: elements that come from the same place, or by their rows. `rows` and `lists` as the kernel makes them."""
     own, begin, end, first_row, num_rows, _capacity, piece, pieces = rows
+    read, target = ends
+    other = read
+    if holds(STRUCTURES, CARTESIAN):
+        other = source_of(entry + LIST_OTHER, memory, WEIGHTED)
     offsets, filled, counts, chosen, _places = lists
     keeps = tl.load(entry + LIST_KEEPS) != 0
     LANES: tl.constexpr = TILE if BALLOTS else ROWS
@@ -172,6 +185,7 @@ def elements(
             position = element - place
         i, f, weight = restructured(
             entry,
+            (read, other),
             keeps,
             row,
             position,
@@ -184,5 +198,5 @@ def elements(
             WEIGHTED,
             FLOAT,
         )
-        store_elements(entry, i, f, weight, element, mask, memory[3], outputs, WEIGHTED)
+        store_elements(target, i, f, weight, element, mask, outputs, WEIGHTED)
         at += pieces * TILE

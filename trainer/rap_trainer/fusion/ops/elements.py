@@ -56,10 +56,15 @@ def load_element(address, dtype, index, mask, FLOAT: tl.constexpr):
 @triton.jit
 def null_flags(pointers, num_slots, slot, index, mask):
     """int8: 1 where an element of a slot is null; nothing is read of a slot without null flags."""
+    return load_flags(tl.load(pointers + num_slots + slot), index, mask)
+
+
+@triton.jit
+def load_flags(address, index, mask):
+    """int8: null flags of elements; 0 without reading anything where the address is 0."""
     null = tl.zeros(index.shape, tl.int8)
-    flags = tl.load(pointers + num_slots + slot)
-    if flags != 0:
-        null = tl.load(flags.to(tl.pointer_type(tl.int8)) + index, mask=mask, other=0)
+    if address != 0:
+        null = tl.load(address.to(tl.pointer_type(tl.int8)) + index, mask=mask, other=0)
     return null
 
 
