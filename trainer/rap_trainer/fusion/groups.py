@@ -112,6 +112,10 @@ class Launch:
     """lanes: first ones of its table rows that are worked on together."""
     first_bundle: int = 0
     structures: tuple[str, ...] = ()
+    dtypes: tuple[Dtype, ...] = ()
+    """values: of the lists that are read."""
+    kinds: tuple[str, ...] = ()
+    """values: where results are written, as keys of `words.KIND_CODES`."""
     float64: bool = False
     general: bool = False
     """values: some stage must find the row of each element."""
@@ -291,6 +295,8 @@ class _Builder:
             step_names=tuple(sorted({step.name for stage in stages for step in steps_of(stage)})),
             chains=tuple(sorted({chain_of(steps) for stage in stages for steps in (stage.pre, stage.post)})),
             structures=tuple(sorted({stage.structure.kind for stage in stages})),
+            dtypes=tuple(sorted({operand.dtype for stage in stages for operand in operands_of(stage)})),
+            kinds=tuple(sorted({stage.destination.written for stage in stages})),
             float64=any(stage.operand.dtype is Dtype.FLOAT64 for stage in stages),
             general=any(not stage.keeps_positions for stage in stages),
             picked=kind == PICKED,

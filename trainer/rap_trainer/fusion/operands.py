@@ -9,7 +9,7 @@ import triton.language as tl
 
 from rap_trainer.fusion.lists import operand_length
 from rap_trainer.fusion.ops.apply import apply_chain
-from rap_trainer.fusion.ops.codes import holds
+from rap_trainer.fusion.ops.codes import holds, only
 from rap_trainer.fusion.ops.elements import load_element, load_flags, store_scratch
 from rap_trainer.fusion.words import (
     FILL_ROWS,
@@ -59,10 +59,11 @@ def load_source(
     counts,
     STRUCTURES: tl.constexpr,
     entry,
+    DTYPES: tl.constexpr,
     WEIGHTED: tl.constexpr,
     FLOAT: tl.constexpr,
 ):
-    """(i, f, null, weight) of elements of a source; a null row that is about to be filled has no element to read."""
+    """(i, f, null, weight) of elements of a source; a null row that is about to be filled has no element to read. DTYPES: that sources of the launch have."""
     operand, dtype, values, nulls, weights, weight_nulls = source
     null = index < 0
     exists = mask
@@ -70,7 +71,10 @@ def load_source(
         if tl.load(entry + LIST_STRUCTURE) == FILL_ROWS:
             null = operand_length(operand, row, mask, memory[3], memory[4], counts) < 0
             exists = mask & (null == 0)
-    i, f = load_element(values, dtype, index, exists, FLOAT)
+    if only(DTYPES) >= 0:
+        i, f = load_element(values, only(DTYPES), index, exists, FLOAT)
+    else:
+        i, f = load_element(values, dtype, index, exists, FLOAT)
     null = null | (load_flags(nulls, index, exists) != 0)
     weight = tl.full(index.shape, 1.0, tl.float32)
     if WEIGHTED:
@@ -99,10 +103,12 @@ def target_of(entry, memory, bases, WEIGHTED: tl.constexpr):
 
 
 @triton.jit
-def store_elements(target, i, f, weight, element, mask, outputs, WEIGHTED: tl.constexpr):
-    """Writes a tile of a result: into the outputs (ids, weights, number of ids), or into scratch."""
+def store_elements(target, i, f, weight, element, mask, outputs, KINDS: tl.constexpr, WEIGHTED: tl.constexpr):
+    """Writes a tile of a result: into the outputs (ids, weights, number of ids), or into scratch. KINDS: where results of the launch are written."""
     ids, weights, num_ids = outputs
     kind, place, into = target
+    if only(KINDS) >= 0:
+        kind = only(KINDS)
     if kind == KIND_IDS:
         at = place + element
         there = mask & (at < num_ids)

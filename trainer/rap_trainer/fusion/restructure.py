@@ -37,6 +37,7 @@ def restructured(
     lists,
     CHAINS: tl.constexpr,
     STRUCTURES: tl.constexpr,
+    DTYPES: tl.constexpr,
     WEIGHTED: tl.constexpr,
     FLOAT: tl.constexpr,
 ):
@@ -52,26 +53,57 @@ def restructured(
         at, window, other_at = positions(entry, row, position, mask, memory[3], memory[4], lists[1], STRUCTURES)
         source = source_index(entry + LIST_OPERAND, row, at, mask, lists[0], lists[1], lists[2])
     i, f, null, weight = load_source(
-        sources[0], row, source, mask, memory, lists[1], STRUCTURES, entry, WEIGHTED, FLOAT
+        sources[0], row, source, mask, memory, lists[1], STRUCTURES, entry, DTYPES, WEIGHTED, FLOAT
     )
     i, f, null = stepped(entry, 0, (i, f, null), at, row, mask, memory, CHAINS)
     if holds(STRUCTURES, CARTESIAN):
         if tl.load(entry + LIST_STRUCTURE) == CARTESIAN:
-            i, weight = paired(entry, sources[1], i, weight, row, other_at, mask, memory, lists, WEIGHTED, FLOAT)
+            i, weight = paired(
+                entry, sources[1], i, weight, row, other_at, mask, memory, lists, DTYPES, WEIGHTED, FLOAT
+            )
     if holds(STRUCTURES, WINDOWS):
         if tl.load(entry + LIST_STRUCTURE) == WINDOWS:
             i, weight = windowed(
-                entry, sources[0], i, weight, row, at, window, mask, memory, lists, CHAINS, STRUCTURES, WEIGHTED, FLOAT
+                entry,
+                sources[0],
+                i,
+                weight,
+                row,
+                at,
+                window,
+                mask,
+                memory,
+                lists,
+                CHAINS,
+                STRUCTURES,
+                DTYPES,
+                WEIGHTED,
+                FLOAT,
             )
     i, f, null = stepped(entry, 1, (i, f, null), position, row, mask, memory, CHAINS)
     return i, f, weight
 
 
 @triton.jit
-def paired(entry, source, i, weight, row, at, mask, memory, lists, WEIGHTED: tl.constexpr, FLOAT: tl.constexpr):
+def paired(
+    entry,
+    source,
+    i,
+    weight,
+    row,
+    at,
+    mask,
+    memory,
+    lists,
+    DTYPES: tl.constexpr,
+    WEIGHTED: tl.constexpr,
+    FLOAT: tl.constexpr,
+):
     """cartesian: (hash, weight) of elements with those of the other list at positions `at`."""
     index = source_index(entry + LIST_OTHER, row, at, mask, lists[0], lists[1], lists[2])
-    theirs, _f, _null, their_weight = load_source(source, row, index, mask, memory, lists[1], 0, entry, WEIGHTED, FLOAT)
+    theirs, _f, _null, their_weight = load_source(
+        source, row, index, mask, memory, lists[1], 0, entry, DTYPES, WEIGHTED, FLOAT
+    )
     return hash_128_to_64(i, theirs), weight * their_weight
 
 
@@ -89,6 +121,7 @@ def windowed(
     lists,
     CHAINS: tl.constexpr,
     STRUCTURES: tl.constexpr,
+    DTYPES: tl.constexpr,
     WEIGHTED: tl.constexpr,
     FLOAT: tl.constexpr,
 ):
@@ -99,7 +132,7 @@ def windowed(
         more = mask & (k < window)
         index = source_index(entry + LIST_OPERAND, row, at + k, more, lists[0], lists[1], lists[2])
         i2, f2, null2, weight2 = load_source(
-            source, row, index, more, memory, lists[1], STRUCTURES, entry, WEIGHTED, FLOAT
+            source, row, index, more, memory, lists[1], STRUCTURES, entry, DTYPES, WEIGHTED, FLOAT
         )
         counted = mask & (row < 0)  # none: the first window that holds an element has counted it
         i2, f2, null2 = stepped(entry, 0, (i2, f2, null2), at + k, row, counted, memory, CHAINS)

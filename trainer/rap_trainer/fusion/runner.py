@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -251,6 +252,8 @@ class Runner:
             self.row_capacity,
             outputs.ids_N.numel(),
             CHAINS=_chains(launch),
+            DTYPES=_bits(DTYPE_CODES[dtype] for dtype in launch.dtypes),
+            KINDS=_bits(KIND_CODES[kind] for kind in launch.kinds),
             STRUCTURES=_structures(launch),
             PICKED=launch.picked,
             WEIGHTED=outputs.weights_N is not None,
@@ -298,7 +301,12 @@ def _weights(outputs: Outputs) -> torch.Tensor:
 
 
 def _structures(launch: Launch) -> int:
-    return sum(1 << STRUCTURES.index(kind) for kind in launch.structures)
+    return _bits(STRUCTURES.index(kind) for kind in launch.structures)
+
+
+def _bits(codes: Iterable[int]) -> int:
+    """A set of codes."""
+    return sum(1 << code for code in codes)
 
 
 def _chains(launch: Launch) -> tuple[tuple[int, ...], ...]:

@@ -56,6 +56,8 @@ def values_kernel(
     capacity,
     num_ids,
     CHAINS: tl.constexpr,
+    DTYPES: tl.constexpr,
+    KINDS: tl.constexpr,
     STRUCTURES: tl.constexpr,
     PICKED: tl.constexpr,
     WEIGHTED: tl.constexpr,
@@ -68,7 +70,7 @@ def values_kernel(
     """Stages [first, first + num_stages) x groups of ROWS rows x `pieces` of a group. BALLOTS: of `warp`.
 
     PICKED: picks of a group are found by row if its selection said so; `places`, of `draw_kernel`, tells which elements of a row are drawn. `capacity`: rows of
-    each draw there, and of each part of `counts`.
+    each draw there, and of each part of `counts`. DTYPES, KINDS: bits of what the stages' sources hold and of where their results are written.
     """
     memory = (steps, ints, floats, pointers, num_slots, counters)
     lists = (offsets, filled, counts, chosen, places)
@@ -86,11 +88,39 @@ def values_kernel(
         rows = (own, begin, end, first_row, num_rows, capacity, item % pieces, pieces)
         if PICKED:
             picked_elements(
-                entry, rows, ends, memory, lists, outputs, CHAINS, WEIGHTED, FLOAT, ROWS, TILE, POSITIONS, BALLOTS
+                entry,
+                rows,
+                ends,
+                memory,
+                lists,
+                outputs,
+                CHAINS,
+                DTYPES,
+                KINDS,
+                WEIGHTED,
+                FLOAT,
+                ROWS,
+                TILE,
+                POSITIONS,
+                BALLOTS,
             )
         else:
             elements(
-                entry, rows, ends, memory, lists, outputs, CHAINS, STRUCTURES, WEIGHTED, FLOAT, ROWS, TILE, BALLOTS
+                entry,
+                rows,
+                ends,
+                memory,
+                lists,
+                outputs,
+                CHAINS,
+                DTYPES,
+                KINDS,
+                STRUCTURES,
+                WEIGHTED,
+                FLOAT,
+                ROWS,
+                TILE,
+                BALLOTS,
             )
         item += tl.num_programs(0)
 
@@ -104,6 +134,8 @@ def picked_elements(
     lists,
     outputs,
     CHAINS: tl.constexpr,
+    DTYPES: tl.constexpr,
+    KINDS: tl.constexpr,
     WEIGHTED: tl.constexpr,
     FLOAT: tl.constexpr,
     ROWS: tl.constexpr,
@@ -139,10 +171,10 @@ def picked_elements(
             source += ahead
         else:
             source = tl.load(picks + element, mask=mask, other=0)
-        i, f, null, weight = load_source(read, element, source, mask, memory, counts, 0, entry, WEIGHTED, FLOAT)
+        i, f, null, weight = load_source(read, element, source, mask, memory, counts, 0, entry, DTYPES, WEIGHTED, FLOAT)
         values = stepped(entry, 0, (i, f, null), element, element, mask, memory, CHAINS)
         i, f, null = stepped(entry, 1, values, element, element, mask, memory, CHAINS)
-        store_elements(target, i, f, weight, element, mask, outputs, WEIGHTED)
+        store_elements(target, i, f, weight, element, mask, outputs, KINDS, WEIGHTED)
         at += pieces * TILE
 
 
@@ -155,6 +187,8 @@ def elements(
     lists,
     outputs,
     CHAINS: tl.constexpr,
+    DTYPES: tl.constexpr,
+    KINDS: tl.constexpr,
     STRUCTURES: tl.constexpr,
     WEIGHTED: tl.constexpr,
     FLOAT: tl.constexpr,
@@ -195,8 +229,9 @@ def elements(
             (offsets, counts, chosen),
             CHAINS,
             STRUCTURES,
+            DTYPES,
             WEIGHTED,
             FLOAT,
         )
-        store_elements(target, i, f, weight, element, mask, outputs, WEIGHTED)
+        store_elements(target, i, f, weight, element, mask, outputs, KINDS, WEIGHTED)
         at += pieces * TILE

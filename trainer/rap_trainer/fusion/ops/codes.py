@@ -66,5 +66,11 @@ LOW_BITS = tl.constexpr(CODES["low_bits"])
 
 @triton.constexpr_function
 def holds(mask, code):
-    """Whether a set of structures, as bits, holds one; decided when a kernel is compiled."""
+    """Whether a set of codes, as bits, holds one; decided when a kernel is compiled."""
     return (mask >> code) & 1 == 1
+
+
+@triton.constexpr_function
+def only(mask):
+    """The code that a set of codes holds, or -1 if it holds several."""
+    return mask.bit_length() - 1 if mask & (mask - 1) == 0 else -1
