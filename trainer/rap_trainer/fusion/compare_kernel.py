@@ -15,7 +15,6 @@ import triton
 import triton.language as tl
 
 from rap_trainer.fusion.bits import first_bits, num_bits
-from rap_trainer.fusion.lists import operand_length
 from rap_trainer.fusion.ops.elements import INT64, flag
 from rap_trainer.fusion.words import (
     COMPARED_IDS,
@@ -24,7 +23,9 @@ from rap_trainer.fusion.words import (
     COMPARISON_SLOTS,
     COMPARISON_WORDS,
     OPERAND_CHOSEN,
+    OPERAND_COUNTS,
     OPERAND_DTYPE,
+    OPERAND_IS_LIST,
     OPERAND_OFFSETS,
     OPERAND_SLOT,
     OPERAND_STARTS,
@@ -77,23 +78,25 @@ def store_result(slot_address, result, null, row, memory):
 def locate(operand, row, memory):
     """A row's list: (its length, -1 if null; address and type of the slot; place of the row's first element; where picks begin, or -1).
 
-    All lists of a row are located before any is read, so that a warp waits for memory once and not once for each.
+    All lists of a row are located before any is read, and no load waits for a branch, so that a warp waits for memory once and not once for each.
     """
     pointers, num_slots, offsets, counts, _chosen = memory
-    address = tl.load(pointers + tl.load(operand + OPERAND_SLOT))
-    picks = tl.load(operand + OPERAND_CHOSEN)
-    first = row
-    if picks >= 0:
-        first = tl.load(counts + tl.load(operand + OPERAND_STARTS) + row)
-        if first < 0:  # its picks are all elements of the row
-            first = -1 - first
-            picks = tl.full([], -1, tl.int64)
-    else:
-        begins = tl.load(operand + OPERAND_OFFSETS)
-        if begins >= 0:
-            first = tl.load(offsets + begins + row)
-    length = operand_length(operand, row, True, pointers, num_slots, counts)
-    return length, address, tl.load(operand + OPERAND_DTYPE), first, picks
+    slot, picks = tl.load(operand + OPERAND_SLOT), tl.load(operand + OPERAND_CHOSEN)
+    begins, selected = tl.load(operand + OPERAND_OFFSETS), tl.load(operand + OPERAND_COUNTS)
+    bare = (selected < 0) & (tl.load(operand + OPERAND_IS_LIST) != 0)
+    lengths = tl.load(pointers + 2 * num_slots + slot, mask=bare, other=0)
+    start = tl.load(counts + tl.load(operand + OPERAND_STARTS) + row, mask=picks >= 0, other=-1)
+    first = tl.load(offsets + begins + row, mask=begins >= 0, other=row)
+    length = tl.load(counts + selected + row, mask=selected >= 0, other=1)
+    length = tl.load(lengths.to(tl.pointer_type(tl.int32)) + row, mask=bare, other=length)
+    # a negative start: the row's picks are all its elements
+    return (
+        length,
+        tl.load(pointers + slot),
+        tl.load(operand + OPERAND_DTYPE),
+        tl.where(start < 0, first, start),
+        tl.where(start < 0, -1, picks),
+    )
 
 
 @triton.jit
