@@ -32,6 +32,7 @@ from rap_trainer.fusion.words import (
     WINDOWS,
 )
 
+UNLIMITED = tl.constexpr(2**31 - 1)
 PAST = tl.constexpr(2**31 - 1)
 """A place past all elements."""
 
@@ -62,7 +63,7 @@ def operand_length(operand, row, mask, pointers, num_slots, counts):
 def rows_with_elements(own, filled, first_row, num_rows, ROWS: tl.constexpr, LANES: tl.constexpr):
     """(row, where its elements begin), int32 [LANES] both, of each row of a group that has elements, one after the other; the rest begin past all elements.
 
-    `own`: where the elements of all rows begin; `filled`: rows as noted by the scan. LANES beyond ROWS hold the same again.
+    `own`: where the elements of all rows begin; `filled`: the same rows, as noted for each group. LANES beyond ROWS hold the same again.
     """
     lane = tl.arange(0, LANES)
     row = first_row + lane % ROWS

@@ -25,7 +25,7 @@ from rap_trainer.fusion.warp import ONE_WARP_TILE
 from rap_trainer.fusion.words import KIND_CODES, STRUCTURES
 
 LANE_ROWS_PER_WARP = 128  # four a thread
-COMPARE_REGISTERS = 48  # of 120 wanted: more programs at a time; 144 us where 80 take 147, 96 155, 128 174 and 64 152 (plan 4 at 4096, one H200, 2026-12-01)
+COMPARE_REGISTERS = 56  # of 90 wanted: more programs at a time; 97 us where 48 take 100, 64 104 and 72 106 (plan 4 at 4096, one H200, 2026-12-01)
 LIST_REGISTERS = 56
 """Of selections (70 wanted) and of passes over elements: more programs at a time, 12 and 5 % faster (plan 4, one H200, 2026-11-30)."""
 VALUE_REGISTERS = 64
@@ -189,7 +189,6 @@ class Runner:
             binding.pointers,
             self.num_slots,
             self.scratch.offsets,
-            self.scratch.filled,
             self.scratch.counts,
             self.scratch.chosen,
             self.scratch.hashes,

@@ -61,8 +61,6 @@ class Tables:
     capacities: list[int] = field(default_factory=list)
     """Of each entry."""
     _offsets: dict[Slot, int] = field(default_factory=dict)
-    _filled: dict[Slot, int] = field(default_factory=dict)
-    """Of raw lists."""
     _counts: dict[Selection, int] = field(default_factory=dict)
     _chosen: dict[Selection, int] = field(default_factory=dict)
     _hashes: dict[Selection, int] = field(default_factory=dict)
@@ -137,11 +135,6 @@ class Tables:
         self.num_offsets += self.sizes.batch_size + 1
         return begin
 
-    def _take_filled(self) -> int:
-        begin = self.num_filled
-        self.num_filled += self.sizes.batch_size
-        return begin
-
     def _add_selection(self, selection: Selection, operand: Operand) -> None:
         self._counts[selection] = self.num_counts
         self.num_counts += 3 * self.sizes.batch_size
@@ -173,10 +166,7 @@ class Tables:
     def _add_raw(self, operand: Operand) -> None:
         """An entry that only finds a column's offsets."""
         limit, capacity = 2**31 - 1, self.sizes.operand(operand)
-        filled = -1
-        if operand.slot in self._flagged:
-            filled = self._filled[operand.slot] = self._take_filled()
-        words = (limit, 0, 0, limit, -1, -1, self._offsets[operand.slot], filled, 0, 0, 0, 0, 0, 0, -1, capacity)
+        words = (limit, 0, 0, limit, -1, -1, self._offsets[operand.slot], -1, 0, 0, 0, 0, 0, 0, -1, capacity)
         self.entries.append(padded((*self._operand(operand), *self._operand(None), *words), 40))
         self.capacities.append(capacity)
 
@@ -198,7 +188,9 @@ class Tables:
         destination, structure, selection = stage.destination, stage.structure, stage.operand.selection
         sources = (*self._operand(stage.operand), *self._operand(structure.other))
         offsets = self._take_offsets()
-        filled = -1 if stage.keeps_positions else self._take_filled()
+        filled = -1
+        if not stage.keeps_positions:
+            filled, self.num_filled = self.num_filled, self.num_filled + self.sizes.batch_size
         if destination.slot is not None:
             self._offsets[destination.slot] = offsets
         slot = -1 if destination.slot is None else self.slot(destination.slot)
@@ -238,7 +230,6 @@ class Tables:
             -1 if draw is None else draw.rate_word,
             0 if draw is None else draw.salt,
             self._hashes.get(selection, -1),
-            self._filled.get(operand.slot, -1),
             selection.keep,
             self._draw(selection),
             FOUND_CODES[self.groups.found.get(selection, "written")],
@@ -248,11 +239,6 @@ class Tables:
     @property
     def _selected(self) -> list[tuple[Selection, Operand]]:
         return list(zip(self.groups.selections, self.groups.selected, strict=True))
-
-    @property
-    def _flagged(self) -> set[Slot]:
-        """Lists of which a selection looks for the rows of nulls."""
-        return {operand.slot for selection, operand in self._selected if selection.mode == "propagate"}
 
     def _draw(self, selection: Selection | None) -> int:
         """The place of a selection's draw among those that are shared, or -1."""

@@ -1,6 +1,6 @@
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call"
 # Triton functions are compiled from their source; their arguments have no Python types.
-"""Scans over flags of a tile: where one warp has four elements a thread, by ballots and population counts, a third of the instructions.
+"""Scans over flags of a tile, and which range holds an element: where one warp has four elements a thread, by ballots and population counts.
 
 Triton's own scans take five shuffles for every register. Its inline assembly sees the four registers of a thread in order, register k
 of lane l holding element 32 k + l (the layout of every tile here; tests on a GPU fail with any other). Elsewhere, in the
@@ -18,36 +18,25 @@ ONE_WARP_TILE = 128
 _OUTPUTS = ",".join(["=&r"] * 8)
 
 
-def _assembly(begin: str, each: str) -> str:
-    """PTX that runs `each` for the four registers of a thread: IN of $8..$11 to OUT of $0..$3. $4..$7 are what it leaves in n."""
-    steps = [each.replace("IN", f"${8 + k}").replace("OUT", f"${k}") for k in range(4)]
-    return "{ " + " ".join([begin, *steps, *(f"mov.u32 ${k}, n;" for k in range(4, 8))]) + " }"
-
-
 RANKS = tl.constexpr(
-    _assembly(
-        ".reg .pred p; .reg .b32 b, t, n, below; mov.u32 below, %lanemask_lt; mov.u32 n, 0;",
-        "setp.ne.s32 p, IN, 0; vote.sync.ballot.b32 b, p, 0xffffffff; and.b32 t, b, below; popc.b32 t, t; "
-        "add.s32 OUT, t, n; popc.b32 t, b; add.s32 n, n, t;",
+    "{ .reg .pred p; .reg .b32 b, t, n, below; mov.u32 below, %lanemask_lt; mov.u32 n, 0; "
+    + " ".join(
+        f"setp.ne.s32 p, ${8 + k}, 0; vote.sync.ballot.b32 b, p, 0xffffffff; and.b32 t, b, below; popc.b32 t, t; "
+        f"add.s32 ${k}, t, n; popc.b32 t, b; add.s32 n, n, t;"
+        for k in range(4)
     )
+    + " ".join(f" mov.u32 ${4 + k}, n;" for k in range(4))
+    + " }"
 )
-"""Of flags: the flags before each element, and all of them."""
+"""Of the flags in $8 to $11: the flags before each element, and all of them."""
 RANKS_OPERANDS = tl.constexpr(_OUTPUTS + ",r" * 4)
-LASTS = tl.constexpr(
-    _assembly(
-        ".reg .pred p; .reg .b32 b, t, s, n, upto; mov.u32 upto, %lanemask_le; mov.u32 n, $12;",
-        "setp.ne.s32 p, IN, 0; vote.sync.ballot.b32 b, p, 0xffffffff; and.b32 t, b, upto; bfind.u32 s, t; "
-        "shfl.sync.idx.b32 s, IN, s, 31, 0xffffffff; setp.ne.s32 p, t, 0; selp.b32 OUT, s, n, p; "
-        "shfl.sync.idx.b32 n, OUT, 31, 31, 0xffffffff;",
-    )
-)
-"""Of marks, and of the mark ahead in $12: the last mark up to each element, and the last of all."""
-LASTS_OPERANDS = tl.constexpr(_OUTPUTS + ",r" * 8)
 
 OWNERS = tl.constexpr(
-    "{ .reg .pred p; .reg .b32 r, m, t, j, n, upto; mov.u32 upto, %lanemask_le; setp.lt.s32 p, $8, $20; vote.sync.ballot.b32 n, p, 0xffffffff; popc.b32 n, n; sub.s32 r, $8, $20; "
+    "{ .reg .pred p; .reg .b32 r, m, t, j, n, upto; mov.u32 upto, %lanemask_le; setp.lt.s32 p, $8, $20; "
+    "vote.sync.ballot.b32 n, p, 0xffffffff; popc.b32 n, n; sub.s32 r, $8, $20; "
     + " ".join(
-        "shl.b32 m, 1, r; redux.sync.or.b32 m, m, 0xffffffff; and.b32 t, m, upto; popc.b32 t, t; add.s32 j, n, t; add.s32 j, j, -1; "
+        "shl.b32 m, 1, r; redux.sync.or.b32 m, m, 0xffffffff; and.b32 t, m, upto; popc.b32 t, t; "
+        "add.s32 j, n, t; add.s32 j, j, -1; "
         f"shfl.sync.idx.b32 ${k}, $12, j, 31, 0xffffffff; shfl.sync.idx.b32 ${4 + k}, $16, j, 31, 0xffffffff; "
         "popc.b32 t, m; add.s32 n, n, t; add.s32 r, r, -32;"
         for k in range(4)
@@ -82,19 +71,6 @@ def ranks(flags, BALLOTS: tl.constexpr):
         before = tl.cumsum(flags, 0) - flags
         number = tl.zeros_like(flags) + tl.sum(flags, 0)
     return before, number
-
-
-@triton.jit
-def lasts(marks, ahead, BALLOTS: tl.constexpr):
-    """(the last mark up to each element, the last of all), int32 [T] both, of marks that grow; `marks`: 0 where there is none."""
-    if BALLOTS:
-        last, end = tl.inline_asm_elementwise(
-            LASTS, LASTS_OPERANDS, [marks, ahead], dtype=(tl.int32, tl.int32), is_pure=False, pack=4
-        )
-    else:
-        last = running_max(marks, ahead)
-        end = tl.zeros_like(marks) + tl.max(last, 0)
-    return last, end
 
 
 @triton.jit
