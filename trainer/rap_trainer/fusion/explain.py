@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rap_contract.graph import FeatureGraph
 
-from rap_trainer.fusion.groups import Groups, Launch, Tiles, group, steps_of
+from rap_trainer.fusion.groups import Groups, Launch, Tiles, group, rows_of_program, steps_of
 from rap_trainer.fusion.lower import lower
 from rap_trainer.fusion.stages import Comparison, Lane, Stage
 
@@ -94,6 +94,6 @@ def _work(launch: Launch, groups: Groups) -> str:
         "scan": f"{number} lists, {tiles.scan} rows at a time",
         "select": f"{number} lists in groups of {tiles.select[0]} rows, {tiles.select[1]} elements at a time",
         "bases": f"{number} lists, one program",
-        "values": f"{number} lists in groups of {tiles.select[0]} rows, {tiles.select[1]} elements at a time",
+        "values": f"{number} lists in groups of {rows_of_program(launch, tiles)} rows, {tiles.select[1]} elements at a time",
         "compare": f"{number} pairs of lists, {tiles.compare} elements of a row at a time",
     }[launch.kernel]

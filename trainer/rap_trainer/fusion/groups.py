@@ -48,6 +48,8 @@ class Tiles:
     """Rows of a scan."""
     select: tuple[int, int] = (32, 128)
     """Rows and elements of a program that works on lists, which is one warp: a selection, or values."""
+    kept: int = 512
+    """Rows of a program on values that keep their places and need no rows."""
     long: int = 16
     """values: tiles of a group of rows, on average, from which several programs take turns with them."""
     draw: tuple[int, int] = (4, 128)
@@ -70,6 +72,7 @@ class Tiles:
             wide_lane=32,
             scan=16,
             select=(4, 8),
+            kept=8,
             long=2,
             draw=(4, 32),
             least_shared=2,
@@ -144,6 +147,11 @@ class Groups:
     comparisons: tuple[JointComparison, ...]
     launches: tuple[Launch, ...]
     tiles: Tiles
+
+
+def rows_of_program(launch: Launch, tiles: Tiles) -> int:
+    """Rows of lists that a program of a selection or of values takes."""
+    return tiles.kept if launch.kernel == "values" and not launch.general else tiles.select[0]
 
 
 def group(lowered: Lowered, *, tiles: Tiles) -> Groups:

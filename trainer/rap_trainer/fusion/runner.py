@@ -14,7 +14,7 @@ from rap_trainer.fusion.binding import Binding
 from rap_trainer.fusion.buffers import DeviceTables, Outputs, Scratch
 from rap_trainer.fusion.compare_kernel import compare_kernel
 from rap_trainer.fusion.draw_kernel import draw_kernel
-from rap_trainer.fusion.groups import Launch, Tiles
+from rap_trainer.fusion.groups import Launch, Tiles, rows_of_program
 from rap_trainer.fusion.lanes_kernel import lanes_kernel
 from rap_trainer.fusion.ops.codes import CODES
 from rap_trainer.fusion.ops.elements import DTYPE_CODES
@@ -26,10 +26,11 @@ from rap_trainer.fusion.words import KIND_CODES, STRUCTURES
 
 LANE_ROWS_PER_WARP = 128  # four a thread
 COMPARE_REGISTERS = 56  # of 90 wanted: more programs at a time; 97 us where 48 take 100, 64 104 and 72 106 (plan 4 at 4096, one H200, 2026-12-01)
-LIST_REGISTERS = 56
-"""Of selections (70 wanted) and of passes over elements: more programs at a time, 12 and 5 % faster (plan 4, one H200, 2026-11-30)."""
-VALUE_REGISTERS = 64
-MAX_PIECES = 64
+LIST_REGISTERS = 56  # of selections: 48 to 72 are as fast (plan 4 at 4096, one H200, 2026-12-01)
+VALUE_REGISTERS = (
+    64  # of 60 to 72 wanted: as many programs as a multiprocessor takes; 255 us where 56 take 260 and 72 282 (the same)
+)
+MAX_PIECES = 64  # of a group of rows, each a program
 BOUNDED_WARPS = 4
 INTERPRETED_PROGRAMS = 3  # on a CPU programs run one after the other: few, but more than one
 
@@ -76,13 +77,13 @@ class Runner:
             return 0
         items = {
             "lanes": self._lane_items(launch, num_rows, self.tiles.lane),
-            "select": num * triton.cdiv(num_rows, self.tiles.select[0]),
+            "select": num * triton.cdiv(num_rows, rows_of_program(launch, self.tiles)),
             "compare": num * num_rows,
         }.get(launch.kernel, num)
         if launch.draws:
             items = num * triton.cdiv(num_rows, self.tiles.draw[0])
         elif launch.kernel == "values":
-            items = num * triton.cdiv(num_rows, self.tiles.select[0]) * self._pieces(launch)
+            items = num * triton.cdiv(num_rows, rows_of_program(launch, self.tiles)) * self._pieces(launch)
         return int(items) if self.num_multiprocessors is not None else min(int(items), INTERPRETED_PROGRAMS)
 
     def _lane_items(self, launch: Launch, num_rows: int, tile: int) -> int:
@@ -257,7 +258,7 @@ class Runner:
             PICKED=launch.picked,
             WEIGHTED=outputs.weights_N is not None,
             FLOAT=tl.float64 if launch.float64 else tl.float32,
-            ROWS=self.tiles.select[0],
+            ROWS=rows_of_program(launch, self.tiles),
             TILE=self.tiles.select[1] * warps,
             POSITIONS=self.tiles.draw[1],
             BALLOTS=self._ballots(warps),
@@ -267,7 +268,7 @@ class Runner:
 
     def _pieces(self, launch: Launch) -> int:
         """Programs that take turns with the tiles of a group of rows: several where lists may be long."""
-        groups = triton.cdiv(self.row_capacity, self.tiles.select[0])
+        groups = triton.cdiv(self.row_capacity, rows_of_program(launch, self.tiles))
         tiles = max(self.capacities[launch.first : launch.end]) // (groups * self.tiles.select[1])
         return min(triton.cdiv(tiles, self.tiles.long), MAX_PIECES) or 1
 

@@ -19,7 +19,7 @@ from rap_contract.profile import Stage as StageName
 from rap_planner.lengths import Lengths, at_most, crossed, grams, mean
 from rap_planner.work import node_lengths
 
-from rap_trainer.fusion.groups import Groups, Launch
+from rap_trainer.fusion.groups import Groups, Launch, rows_of_program
 from rap_trainer.fusion.slot import Slot
 from rap_trainer.fusion.stages import JointComparison, Lane, Operand, Selection, Stage
 
@@ -135,7 +135,7 @@ def _work(launch: Launch, groups: Groups, sizes: Sizes) -> LaunchWork:
         room = len(entries) * -(-rows // tiles.wide_lane) * tiles.wide_lane / tiles.lane
     elif launch.kernel == "values":
         stages = groups.stages[launch.first - skipped : launch.end - skipped]
-        pieces = -(-rows // tiles.select[0])
+        pieces = -(-rows // rows_of_program(launch, tiles))
         entries = [_stage(stage, sizes, pieces, general=launch.general and not launch.picked) for stage in stages]
     elif launch.kernel == "compare":
         compared = groups.comparisons[launch.first : launch.end]
