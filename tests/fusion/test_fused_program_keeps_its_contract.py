@@ -85,6 +85,27 @@ def test_pairs_that_outgrow_their_room_are_computed_again_with_more() -> None:
     assert fused.limits.growth > 1
 
 
+def test_of_pairs_that_outgrow_their_room_later_ops_see_those_that_fit() -> None:
+    pairs = [{"cartesian": {"with": "more", "max": 1000}}, {"ngram": {"n": 2}}, {"sample": {"rate": 0.5}}, HASH]
+    graph = graph_of([sparse("pairs", "few", *pairs)])
+    raw = batch_of(graph, 4, seed=5, longest=4)
+    long = {
+        name: Column(values_N=torch.arange(40), lengths_B=torch.tensor([2, 18, 18, 2]).to(torch.int32))
+        for name in ("few", "more")
+    }
+    raw = replace(raw, columns={**raw.columns, **long})
+    fused = FusedProgram(graph, CPU, limits=Limits(batch_size=4, capacities=capacities(raw)))
+    outputs = fused.new_outputs()
+    fused.launch(fused.bind(raw), outputs)
+    assert int(outputs.overflow) == 1
+    scratch = fused._plan.runner.scratch
+    held = {slot: int(lengths.clamp(min=0).sum()) for slot, lengths in scratch.lengths.items()}
+    assert any(held.values())
+    assert all(number <= scratch.values[slot].numel() for slot, number in held.items())
+    assert int(scratch.offsets.max()) <= max(values.numel() for values in scratch.values.values())
+    expect_equal(fused.run(raw), Program(graph).run(raw))
+
+
 def test_nan_that_bucketize_meets_is_counted_once() -> None:
     classes = {"onehot": {"low": 0, "high": 4, "classes": 3, "dtype": "int64"}}
     chain = [FILL, {"bucketize": {"borders": [0.5, 1.0]}}]

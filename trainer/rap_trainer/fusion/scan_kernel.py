@@ -9,6 +9,7 @@ import triton.language as tl
 
 from rap_trainer.fusion.lists import result_length
 from rap_trainer.fusion.words import (
+    LIST_CAPACITY,
     LIST_FILLED,
     LIST_LENGTHS,
     LIST_OFFSETS,
@@ -36,12 +37,14 @@ def scan_kernel(
 ):
     """Entries [first, end), one at a time a program. `totals` int64; offsets int32, num_rows + 1 an entry.
 
-    `filled`: of each GROUP of rows those that have elements, one after the other.
+    `filled`: of each GROUP of rows those that have elements, one after the other. Rows from the first on that does not fit its destination get no elements,
+    so that nobody reads or writes beyond it; the total counts them.
     """
     index = first + tl.program_id(0)
     while index < end:
         entry = entries + index * LIST_WORDS
-        carry = tl.zeros([], tl.int32)
+        carry, kept = tl.zeros([], tl.int32), tl.zeros([], tl.int32)
+        room = tl.load(entry + LIST_CAPACITY)
         notes = tl.load(entry + LIST_FILLED)
         begin = 0
         while begin < num_rows:
@@ -49,8 +52,16 @@ def scan_kernel(
             mask = row < num_rows
             length = result_length(entry, row, mask, pointers, num_slots, counts, STRUCTURES)
             held = tl.where(mask & (length > 0), length, 0)
+            total = tl.sum(held, 0)
             after = tl.cumsum(held, 0) + carry
             before = after - held
+            if carry + total > room:
+                fits = after <= room
+                held, length = tl.where(fits, held, 0), tl.where(fits, length, tl.minimum(length, 0))
+                kept += tl.sum(held, 0)
+                before = tl.minimum(before, kept)
+            else:
+                kept += total
             _store_lengths(entry, row, mask, length, held, pointers, num_slots, lengths, num_rows)
             where_offsets = tl.load(entry + LIST_OFFSETS)
             if where_offsets >= 0:
@@ -59,12 +70,12 @@ def scan_kernel(
                 has = tl.reshape((held > 0).to(tl.int32), (ROWS // GROUP, GROUP))
                 before = tl.reshape(tl.cumsum(has, 1) - has, (ROWS,))
                 tl.store(filled + notes + row - row % GROUP + before, row, mask=held > 0)
-            carry += tl.sum(held, 0)
+            carry += total
             begin += ROWS
         tl.store(totals + index, carry.to(tl.int64))
         where_offsets = tl.load(entry + LIST_OFFSETS)
         if where_offsets >= 0:
-            tl.store(offsets + where_offsets + num_rows, carry)
+            tl.store(offsets + where_offsets + num_rows, kept)
         index += tl.num_programs(0)
 
 

@@ -141,7 +141,7 @@ def _work(launch: Launch, groups: Groups, sizes: Sizes) -> LaunchWork:
         compared = groups.comparisons[launch.first : launch.end]
         entries = [_comparison(each, sizes, rows) for each in compared]
     elif launch.draws:
-        entries = [_draw(_nth(launch.features, n), rows, *tiles.draw) for n in range(launch.end - launch.first)]
+        entries = [_draw(_nth(launch.features, n), rows, tiles.draw[1]) for n in range(launch.end - launch.first)]
     elif launch.kernel == "select":
         chosen = groups.selections[launch.first : launch.end]
         pieces = -(-rows // tiles.select[0])
@@ -222,11 +222,11 @@ def _restructured(stage: Stage, kept: Lengths, sizes: Sizes) -> Lengths:
             return kept
 
 
-def _draw(feature: str, rows: int, group: int, positions: int) -> EntryWork:
-    """A draw for every row and position; a flag and a place of each are written."""
-    ops = Counter({":draw": rows * positions, ":row": rows})
+def _draw(feature: str, rows: int, positions: int) -> EntryWork:
+    """A draw for every row and position, which is gone through like an element; a flag and a place of each are written."""
+    ops = Counter({":draw": rows * positions, ":select": rows * positions, ":row": rows})
     num_bytes = rows * (ID_BYTES + positions * (FLAG_BYTES + 1 / 8))
-    return EntryWork(feature=feature, num_bytes=num_bytes, ops=ops, num_tiles=-(-rows // group))
+    return EntryWork(feature=feature, num_bytes=num_bytes, ops=ops, num_tiles=rows)
 
 
 def _selection(selection: Selection, groups: Groups, feature: str, sizes: Sizes, tiles: int) -> EntryWork:
