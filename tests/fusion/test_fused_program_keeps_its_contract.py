@@ -86,7 +86,12 @@ def test_pairs_that_outgrow_their_room_are_computed_again_with_more() -> None:
 
 
 def test_of_pairs_that_outgrow_their_room_later_ops_see_those_that_fit() -> None:
-    pairs = [{"cartesian": {"with": "more", "max": 1000}}, {"ngram": {"n": 2}}, {"sample": {"rate": 0.5}}, HASH]
+    pairs: list[dict[str, Any]] = [
+        {"cartesian": {"with": "more", "max": 1000}},
+        {"ngram": {"n": 2}},
+        {"sample": {"rate": 0.5}},
+        HASH,
+    ]
     graph = graph_of([sparse("pairs", "few", *pairs)])
     raw = batch_of(graph, 4, seed=5, longest=4)
     long = {
