@@ -50,7 +50,7 @@ MIXED = tuple(CODES[name] for name in ("onehot", "to_float", "bucketize"))
 CHAINS = (INTEGERS, FLOATS, MIXED, ())
 EVERY_STRUCTURE = 2**7 - 1
 LISTS = {"CHAINS": ((CODES["sigrid_hash"],), ()), "WEIGHTED": True, "FLOAT": tl.float32}
-GROUPED = {"STRUCTURES": EVERY_STRUCTURE, "DTYPES": 2**4 - 1, "KINDS": 2**6 - 1, "ROWS": 32, "POSITIONS": 128}
+GROUPED = {"FORM": (2**4 - 1, 2**6 - 1, EVERY_STRUCTURE, True, tl.float32), "ROWS": 32, "POSITIONS": 128}
 
 
 def compiled(kernel: Any, constants: Mapping[str, Any], warps: int) -> str:

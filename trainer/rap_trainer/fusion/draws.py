@@ -7,14 +7,13 @@ from typing import Literal
 
 from rap_trainer.fusion.stages import Comparison, Draw, Lane, Lowered, Selection, Stage, operands_of
 
+Found = Literal["by_row", "by_place"]
+
 
 def shared_draws(lowered: Lowered, least: int) -> tuple[Draw, ...]:
     """Draws that so many selections take at least, in order of the first: made once for each row and position."""
     taken = Counter(selection.draw for selection in _readers(lowered) if selection.draw is not None)
     return tuple(draw for draw, number in taken.items() if number >= least)
-
-
-Found = Literal["by_row", "by_place"]
 
 
 def ways_to_find(lowered: Lowered, draws: tuple[Draw, ...]) -> dict[Selection, Found]:

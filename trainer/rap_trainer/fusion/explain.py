@@ -15,6 +15,7 @@ REASONS = {
     "lanes": "one number a row each: whole chains in registers, any mix of chains in one launch",
     "scan": "lengths, offsets and totals of lists, before their elements can be placed",
     "select": "nulls collapsed and samples drawn: which elements remain is known only from the batch",
+    "draws": "a draw depends on row, position, rate and salt alone: made once for all lists that share it",
     "bases": "where each feature begins in the output, from the totals, on the device",
     "values": "every element of these lists: one read, whole chain in registers, one write",
     "compare": "pairs of lists compared, one number a row, read by the lanes that follow",
@@ -49,11 +50,9 @@ def explain(groups: Groups) -> tuple[LaunchRow, ...]:
 
 
 def _row(number: int, launch: Launch, groups: Groups) -> LaunchRow:
-    reason = REASONS[launch.kernel]
+    reason = REASONS["draws" if launch.draws else launch.kernel]
     if launch.kernel == "values" and not all(kind in ("same", "fill_rows", "null_rows") for kind in launch.structures):
         reason += "; apart, because finding their elements takes twice the registers"
-    if launch.draws:
-        reason = "a draw depends on row, position, rate and salt alone: made once for all lists that share it"
     if launch.picked:
         reason += "; apart, because what a selection picked lies in order"
     if launch.float64:
@@ -87,13 +86,12 @@ def _work(launch: Launch, groups: Groups) -> str:
     together = (
         f", {sum(map(len, bundles))} of them in {len(bundles)} bundles of neighbouring dense columns" if bundles else ""
     )
-    if launch.draws:
-        return f"{number} draws of {tiles.draw[1]} positions a row, {tiles.draw[0]} rows at a time"
     return {
         "lanes": f"{number} lanes in tiles of {tiles.lane} rows, costly chains first{together}",
         "scan": f"{number} lists, {tiles.scan} rows at a time",
+        "draws": f"{number} draws of {tiles.draw[1]} positions a row, {tiles.draw[0]} rows at a time",
         "select": f"{number} lists in groups of {tiles.select[0]} rows, {tiles.select[1]} elements at a time",
         "bases": f"{number} lists, one program",
         "values": f"{number} lists in groups of {rows_of_program(launch, tiles)} rows, {tiles.select[1]} elements at a time",
         "compare": f"{number} pairs of lists, {tiles.compare} elements of a row at a time",
-    }[launch.kernel]
+    }["draws" if launch.draws else launch.kernel]

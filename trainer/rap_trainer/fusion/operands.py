@@ -1,6 +1,10 @@
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call"
 # Triton functions are compiled from their source; their arguments have no Python types.
-"""Elements of operands read, put through chains, and written where results go."""
+"""Elements of operands read, put through chains, and written where results go.
+
+FORM, of a launch, is what its kernel is compiled for beside chains: bits of the types that its sources hold, of where its results are written, of its structures;
+whether there are weights; the type of floats.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +30,10 @@ from rap_trainer.fusion.words import (
     OPERAND_WEIGHTS,
 )
 
+DTYPES_AT, KINDS_AT, STRUCTURES_AT = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
+WEIGHTED_AT, FLOAT_AT = tl.constexpr(3), tl.constexpr(4)
+"""Places in a FORM."""
+
 
 @triton.jit
 def stepped(entry, PART: tl.constexpr, values, position, row, mask, memory, CHAINS: tl.constexpr):
@@ -36,13 +44,13 @@ def stepped(entry, PART: tl.constexpr, values, position, row, mask, memory, CHAI
 
 
 @triton.jit
-def source_of(operand, memory, WEIGHTED: tl.constexpr):
+def source_of(operand, memory, FORM: tl.constexpr):
     """(operand, type, addresses of values, null flags, weights, null flags of weights), 0 where there are none: found once, for all tiles."""
     pointers, num_slots = memory[3], memory[4]
     slot = tl.load(operand + OPERAND_SLOT)
     values, nulls = tl.load(pointers + slot), tl.load(pointers + num_slots + slot)
     weights, weight_nulls = tl.zeros_like(values), tl.zeros_like(values)
-    if WEIGHTED:
+    if FORM[WEIGHTED_AT]:
         slot = tl.load(operand + OPERAND_WEIGHTS)
         if slot >= 0:
             weights, weight_nulls = tl.load(pointers + slot), tl.load(pointers + num_slots + slot)
@@ -50,34 +58,22 @@ def source_of(operand, memory, WEIGHTED: tl.constexpr):
 
 
 @triton.jit
-def load_source(
-    source,
-    row,
-    index,
-    mask,
-    memory,
-    counts,
-    STRUCTURES: tl.constexpr,
-    entry,
-    DTYPES: tl.constexpr,
-    WEIGHTED: tl.constexpr,
-    FLOAT: tl.constexpr,
-):
-    """(i, f, null, weight) of elements of a source; a null row that is about to be filled has no element to read. DTYPES: that sources of the launch have."""
+def load_source(source, row, index, mask, memory, counts, entry, FORM: tl.constexpr):
+    """(i, f, null, weight) of elements of a source; a null row that is about to be filled has no element to read."""
     operand, dtype, values, nulls, weights, weight_nulls = source
     null = index < 0
     exists = mask
-    if holds(STRUCTURES, FILL_ROWS):
+    if holds(FORM[STRUCTURES_AT], FILL_ROWS):
         if tl.load(entry + LIST_STRUCTURE) == FILL_ROWS:
             null = operand_length(operand, row, mask, memory[3], memory[4], counts) < 0
             exists = mask & (null == 0)
-    if only(DTYPES) >= 0:
-        i, f = load_element(values, only(DTYPES), index, exists, FLOAT)
+    if only(FORM[DTYPES_AT]) >= 0:
+        i, f = load_element(values, only(FORM[DTYPES_AT]), index, exists, FORM[FLOAT_AT])
     else:
-        i, f = load_element(values, dtype, index, exists, FLOAT)
+        i, f = load_element(values, dtype, index, exists, FORM[FLOAT_AT])
     null = null | (load_flags(nulls, index, exists) != 0)
     weight = tl.full(index.shape, 1.0, tl.float32)
-    if WEIGHTED:
+    if FORM[WEIGHTED_AT]:
         if weights != 0:
             weight = tl.load(weights.to(tl.pointer_type(tl.float32)) + index, mask=exists, other=1.0)
             weight = tl.where(load_flags(weight_nulls, index, exists) != 0, 1.0, weight)
@@ -85,7 +81,7 @@ def load_source(
 
 
 @triton.jit
-def target_of(entry, memory, bases, WEIGHTED: tl.constexpr):
+def target_of(entry, memory, bases, FORM: tl.constexpr):
     """(kind, where elements begin among the outputs or the address of scratch, address of scratch weights or 0): found once, for all tiles."""
     pointers = memory[3]
     kind = tl.load(entry + LIST_KIND)
@@ -95,7 +91,7 @@ def target_of(entry, memory, bases, WEIGHTED: tl.constexpr):
         place = tl.load(bases + target)
     else:
         place = tl.load(pointers + target)
-        if WEIGHTED:
+        if FORM[WEIGHTED_AT]:
             slot = tl.load(entry + LIST_WEIGHTS)
             if slot >= 0:
                 weights = tl.load(pointers + slot)
@@ -103,20 +99,20 @@ def target_of(entry, memory, bases, WEIGHTED: tl.constexpr):
 
 
 @triton.jit
-def store_elements(target, i, f, weight, element, mask, outputs, KINDS: tl.constexpr, WEIGHTED: tl.constexpr):
-    """Writes a tile of a result: into the outputs (ids, weights, number of ids), or into scratch. KINDS: where results of the launch are written."""
+def store_elements(target, i, f, weight, element, mask, outputs, FORM: tl.constexpr):
+    """Writes a tile of a result: into the outputs (ids, weights, number of ids), or into scratch."""
     ids, weights, num_ids = outputs
     kind, place, into = target
-    if only(KINDS) >= 0:
-        kind = only(KINDS)
+    if only(FORM[KINDS_AT]) >= 0:
+        kind = only(FORM[KINDS_AT])
     if kind == KIND_IDS:
         at = place + element
         there = mask & (at < num_ids)
         tl.store(ids + at, i.to(ids.dtype.element_ty), mask=there)
-        if WEIGHTED:
+        if FORM[WEIGHTED_AT]:
             tl.store(weights + at, weight, mask=there)
     else:
         store_scratch(kind, place, i, f, element, mask)
-        if WEIGHTED:
+        if FORM[WEIGHTED_AT]:
             if into != 0:
                 tl.store(into.to(tl.pointer_type(tl.float32)) + element, weight, mask=mask)

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 
 from rap_trainer.fusion.lists import limited, operand_length, source_index
-from rap_trainer.fusion.operands import load_source, stepped
+from rap_trainer.fusion.operands import STRUCTURES_AT, load_source, stepped
 from rap_trainer.fusion.ops.codes import holds
 from rap_trainer.fusion.ops.sigrid_hash import hash_128_to_64
 from rap_trainer.fusion.words import (
@@ -26,20 +26,7 @@ from rap_trainer.fusion.words import (
 
 @triton.jit
 def restructured(
-    entry,
-    sources,
-    keeps,
-    row,
-    position,
-    element,
-    mask,
-    memory,
-    lists,
-    CHAINS: tl.constexpr,
-    STRUCTURES: tl.constexpr,
-    DTYPES: tl.constexpr,
-    WEIGHTED: tl.constexpr,
-    FLOAT: tl.constexpr,
+    entry, sources, keeps, row, position, element, mask, memory, lists, CHAINS: tl.constexpr, FORM: tl.constexpr
 ):
     """(i, f, weight) of a tile of a result; `keeps`: each element comes from the same place.
 
@@ -50,90 +37,39 @@ def restructured(
     other_at = tl.zeros(element.shape, tl.int32)
     source = element
     if keeps == 0:
-        at, window, other_at = positions(entry, row, position, mask, memory[3], memory[4], lists[1], STRUCTURES)
+        at, window, other_at = positions(
+            entry, row, position, mask, memory[3], memory[4], lists[1], FORM[STRUCTURES_AT]
+        )
         source = source_index(entry + LIST_OPERAND, row, at, mask, lists[0], lists[1], lists[2])
-    i, f, null, weight = load_source(
-        sources[0], row, source, mask, memory, lists[1], STRUCTURES, entry, DTYPES, WEIGHTED, FLOAT
-    )
+    i, f, null, weight = load_source(sources[0], row, source, mask, memory, lists[1], entry, FORM)
     i, f, null = stepped(entry, 0, (i, f, null), at, row, mask, memory, CHAINS)
-    if holds(STRUCTURES, CARTESIAN):
+    if holds(FORM[STRUCTURES_AT], CARTESIAN):
         if tl.load(entry + LIST_STRUCTURE) == CARTESIAN:
-            i, weight = paired(
-                entry, sources[1], i, weight, row, other_at, mask, memory, lists, DTYPES, WEIGHTED, FLOAT
-            )
-    if holds(STRUCTURES, WINDOWS):
+            i, weight = paired(entry, sources[1], i, weight, row, other_at, mask, memory, lists, FORM)
+    if holds(FORM[STRUCTURES_AT], WINDOWS):
         if tl.load(entry + LIST_STRUCTURE) == WINDOWS:
-            i, weight = windowed(
-                entry,
-                sources[0],
-                i,
-                weight,
-                row,
-                at,
-                window,
-                mask,
-                memory,
-                lists,
-                CHAINS,
-                STRUCTURES,
-                DTYPES,
-                WEIGHTED,
-                FLOAT,
-            )
+            i, weight = windowed(entry, sources[0], i, weight, row, at, window, mask, memory, lists, CHAINS, FORM)
     i, f, null = stepped(entry, 1, (i, f, null), position, row, mask, memory, CHAINS)
     return i, f, weight
 
 
 @triton.jit
-def paired(
-    entry,
-    source,
-    i,
-    weight,
-    row,
-    at,
-    mask,
-    memory,
-    lists,
-    DTYPES: tl.constexpr,
-    WEIGHTED: tl.constexpr,
-    FLOAT: tl.constexpr,
-):
+def paired(entry, source, i, weight, row, at, mask, memory, lists, FORM: tl.constexpr):
     """cartesian: (hash, weight) of elements with those of the other list at positions `at`."""
     index = source_index(entry + LIST_OTHER, row, at, mask, lists[0], lists[1], lists[2])
-    theirs, _f, _null, their_weight = load_source(
-        source, row, index, mask, memory, lists[1], 0, entry, DTYPES, WEIGHTED, FLOAT
-    )
+    theirs, _f, _null, their_weight = load_source(source, row, index, mask, memory, lists[1], entry, FORM)
     return hash_128_to_64(i, theirs), weight * their_weight
 
 
 @triton.jit
-def windowed(
-    entry,
-    source,
-    i,
-    weight,
-    row,
-    at,
-    window,
-    mask,
-    memory,
-    lists,
-    CHAINS: tl.constexpr,
-    STRUCTURES: tl.constexpr,
-    DTYPES: tl.constexpr,
-    WEIGHTED: tl.constexpr,
-    FLOAT: tl.constexpr,
-):
+def windowed(entry, source, i, weight, row, at, window, mask, memory, lists, CHAINS: tl.constexpr, FORM: tl.constexpr):
     """ngram, hashed: (hash, weight) of windows that begin at positions `at`."""
     k = 1
     size = tl.load(entry + LIST_PARAMETER)
     while k < size:
         more = mask & (k < window)
         index = source_index(entry + LIST_OPERAND, row, at + k, more, lists[0], lists[1], lists[2])
-        i2, f2, null2, weight2 = load_source(
-            source, row, index, more, memory, lists[1], STRUCTURES, entry, DTYPES, WEIGHTED, FLOAT
-        )
+        i2, f2, null2, weight2 = load_source(source, row, index, more, memory, lists[1], entry, FORM)
         counted = mask & (row < 0)  # none: the first window that holds an element has counted it
         i2, f2, null2 = stepped(entry, 0, (i2, f2, null2), at + k, row, counted, memory, CHAINS)
         i = tl.where(more, hash_128_to_64(i, i2), i)

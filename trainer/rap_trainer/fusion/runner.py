@@ -251,13 +251,15 @@ class Runner:
             binding.num_rows,
             self.row_capacity,
             outputs.ids_N.numel(),
-            CHAINS=_chains(launch),
-            DTYPES=_bits(DTYPE_CODES[dtype] for dtype in launch.dtypes),
-            KINDS=_bits(KIND_CODES[kind] for kind in launch.kinds),
-            STRUCTURES=_structures(launch),
+            CHAINS=tuple(_codes(chain) for chain in launch.chains),
+            FORM=(
+                _bits(DTYPE_CODES[dtype] for dtype in launch.dtypes),
+                _bits(KIND_CODES[kind] for kind in launch.kinds),
+                _structures(launch),
+                outputs.weights_N is not None,
+                tl.float64 if launch.float64 else tl.float32,
+            ),
             PICKED=launch.picked,
-            WEIGHTED=outputs.weights_N is not None,
-            FLOAT=tl.float64 if launch.float64 else tl.float32,
             ROWS=rows_of_program(launch, self.tiles),
             TILE=self.tiles.select[1] * warps,
             POSITIONS=self.tiles.draw[1],
@@ -307,11 +309,6 @@ def _structures(launch: Launch) -> int:
 def _bits(codes: Iterable[int]) -> int:
     """A set of codes."""
     return sum(1 << code for code in codes)
-
-
-def _chains(launch: Launch) -> tuple[tuple[int, ...], ...]:
-    """The launch's chains as codes."""
-    return tuple(_codes(chain) for chain in launch.chains)
 
 
 def _codes(chain: tuple[str, ...]) -> tuple[int, ...]:

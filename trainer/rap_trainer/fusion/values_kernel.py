@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from rap_trainer.fusion.lists import rows_with_elements
-from rap_trainer.fusion.operands import load_source, source_of, stepped, store_elements, target_of
+from rap_trainer.fusion.operands import STRUCTURES_AT, load_source, source_of, stepped, store_elements, target_of
 from rap_trainer.fusion.ops.codes import holds
 from rap_trainer.fusion.restructure import restructured
 from rap_trainer.fusion.warp import owners
@@ -56,21 +56,17 @@ def values_kernel(
     capacity,
     num_ids,
     CHAINS: tl.constexpr,
-    DTYPES: tl.constexpr,
-    KINDS: tl.constexpr,
-    STRUCTURES: tl.constexpr,
+    FORM: tl.constexpr,
     PICKED: tl.constexpr,
-    WEIGHTED: tl.constexpr,
-    FLOAT: tl.constexpr,
     ROWS: tl.constexpr,
     TILE: tl.constexpr,
     POSITIONS: tl.constexpr,
     BALLOTS: tl.constexpr,
 ):
-    """Stages [first, first + num_stages) x groups of ROWS rows x `pieces` of a group. BALLOTS: of `warp`.
+    """Stages [first, first + num_stages) x groups of ROWS rows x `pieces` of a group. FORM: of `operands`; BALLOTS: of `warp`.
 
     PICKED: picks of a group are found by row if its selection said so; `places`, of `draw_kernel`, tells which elements of a row are drawn. `capacity`: rows of
-    each draw there, and of each part of `counts`. DTYPES, KINDS: bits of what the stages' sources hold and of where their results are written.
+    each draw there, and of each part of `counts`.
     """
     memory = (steps, ints, floats, pointers, num_slots, counters)
     lists = (offsets, filled, counts, chosen, places)
@@ -84,44 +80,12 @@ def values_kernel(
         begin = tl.load(own + first_row)
         end = tl.load(own + tl.minimum(first_row + ROWS, num_rows)).to(tl.int64)
         end = tl.minimum(end, tl.load(entry + LIST_CAPACITY)).to(tl.int32)
-        ends = (source_of(entry, memory, WEIGHTED), target_of(entry, memory, bases, WEIGHTED))
+        ends = (source_of(entry, memory, FORM), target_of(entry, memory, bases, FORM))
         rows = (own, begin, end, first_row, num_rows, capacity, item % pieces, pieces)
         if PICKED:
-            picked_elements(
-                entry,
-                rows,
-                ends,
-                memory,
-                lists,
-                outputs,
-                CHAINS,
-                DTYPES,
-                KINDS,
-                WEIGHTED,
-                FLOAT,
-                ROWS,
-                TILE,
-                POSITIONS,
-                BALLOTS,
-            )
+            picked_elements(entry, rows, ends, memory, lists, outputs, CHAINS, FORM, ROWS, TILE, POSITIONS, BALLOTS)
         else:
-            elements(
-                entry,
-                rows,
-                ends,
-                memory,
-                lists,
-                outputs,
-                CHAINS,
-                DTYPES,
-                KINDS,
-                STRUCTURES,
-                WEIGHTED,
-                FLOAT,
-                ROWS,
-                TILE,
-                BALLOTS,
-            )
+            elements(entry, rows, ends, memory, lists, outputs, CHAINS, FORM, ROWS, TILE, BALLOTS)
         item += tl.num_programs(0)
 
 
@@ -134,10 +98,7 @@ def picked_elements(
     lists,
     outputs,
     CHAINS: tl.constexpr,
-    DTYPES: tl.constexpr,
-    KINDS: tl.constexpr,
-    WEIGHTED: tl.constexpr,
-    FLOAT: tl.constexpr,
+    FORM: tl.constexpr,
     ROWS: tl.constexpr,
     TILE: tl.constexpr,
     POSITIONS: tl.constexpr,
@@ -171,10 +132,10 @@ def picked_elements(
             source += ahead
         else:
             source = tl.load(picks + element, mask=mask, other=0)
-        i, f, null, weight = load_source(read, element, source, mask, memory, counts, 0, entry, DTYPES, WEIGHTED, FLOAT)
+        i, f, null, weight = load_source(read, element, source, mask, memory, counts, entry, FORM)
         values = stepped(entry, 0, (i, f, null), element, element, mask, memory, CHAINS)
         i, f, null = stepped(entry, 1, values, element, element, mask, memory, CHAINS)
-        store_elements(target, i, f, weight, element, mask, outputs, KINDS, WEIGHTED)
+        store_elements(target, i, f, weight, element, mask, outputs, FORM)
         at += pieces * TILE
 
 
@@ -187,11 +148,7 @@ def elements(
     lists,
     outputs,
     CHAINS: tl.constexpr,
-    DTYPES: tl.constexpr,
-    KINDS: tl.constexpr,
-    STRUCTURES: tl.constexpr,
-    WEIGHTED: tl.constexpr,
-    FLOAT: tl.constexpr,
+    FORM: tl.constexpr,
     ROWS: tl.constexpr,
     TILE: tl.constexpr,
     BALLOTS: tl.constexpr,
@@ -200,8 +157,8 @@ def elements(
     own, begin, end, first_row, num_rows, _capacity, piece, pieces = rows
     read, target = ends
     other = read
-    if holds(STRUCTURES, CARTESIAN):
-        other = source_of(entry + LIST_OTHER, memory, WEIGHTED)
+    if holds(FORM[STRUCTURES_AT], CARTESIAN):
+        other = source_of(entry + LIST_OTHER, memory, FORM)
     offsets, filled, counts, chosen, _places = lists
     keeps = tl.load(entry + LIST_KEEPS) != 0
     LANES: tl.constexpr = TILE if BALLOTS else ROWS
@@ -218,20 +175,7 @@ def elements(
             row, place = owners(begins, row_of_lane, begins, at, TILE, BALLOTS)
             position = element - place
         i, f, weight = restructured(
-            entry,
-            (read, other),
-            keeps,
-            row,
-            position,
-            element,
-            mask,
-            memory,
-            (offsets, counts, chosen),
-            CHAINS,
-            STRUCTURES,
-            DTYPES,
-            WEIGHTED,
-            FLOAT,
+            entry, (read, other), keeps, row, position, element, mask, memory, (offsets, counts, chosen), CHAINS, FORM
         )
-        store_elements(target, i, f, weight, element, mask, outputs, KINDS, WEIGHTED)
+        store_elements(target, i, f, weight, element, mask, outputs, FORM)
         at += pieces * TILE

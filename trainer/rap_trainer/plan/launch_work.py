@@ -233,14 +233,14 @@ def _selection(selection: Selection, groups: Groups, feature: str, sizes: Sizes,
     lengths = sizes.lengths(selection.slot)
     row_bytes = sizes.rows * LENGTH_BYTES * 3
     elements = sizes.rows * mean(lengths)
+    flags = FLAG_BYTES * (1 if selection.partner is None else 2)
     if selection in groups.found:
-        nulls = elements * FLAG_BYTES * (selection.mode == "skip")
+        nulls = elements * flags * (selection.mode == "skip")
         ops = Counter({":row": sizes.rows})
         return EntryWork(feature=feature, num_bytes=nulls + sizes.rows * ID_BYTES + row_bytes, ops=ops, num_tiles=tiles)
     ops = Counter({":select": int(elements), ":row": sizes.rows})
     if selection.draw is not None and selection.draw not in groups.draws:
         ops[":draw"] = int(sizes.rows * mean(at_most(lengths, selection.limit)))
-    flags = FLAG_BYTES * (1 if selection.partner is None else 2)
     return EntryWork(
         feature=feature,
         num_bytes=elements * (flags + FLAG_BYTES) + row_bytes,
